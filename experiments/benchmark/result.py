@@ -18,6 +18,8 @@ class Benchmark(RunOfFigures):
 
     experiment: ClassVar[str] = "benchmark"
     needs_info: ClassVar[Set[str]] = frozenset({"setting", "notes", "config", "command"})
+    # Where something is missing, it is in a method of the user's own.
+    looks_into_cells: ClassVar[bool] = False
     leads_to: ClassVar[tuple[str, ...]] = (".methods", ".kinds", ".confusion")
 
     @property

@@ -85,6 +85,8 @@ class FinishedRun(ABC):
 
     experiment: ClassVar[str]
     needs_info: ClassVar[Set[str]]
+    # Whether what a cell holds is read while a run is made: what it lacks is then a KeyError.
+    looks_into_cells: ClassVar[bool] = True
     # What `repr` points to beside the table and the page.
     leads_to: ClassVar[tuple[str, ...]] = ()
 
@@ -155,7 +157,7 @@ class FinishedRun(ABC):
                     try:
                         made = make(run)
                     except KeyError as error:
-                        if not goes_on:
+                        if not (goes_on and cls.looks_into_cells):
                             raise
                         raise UserError(
                             f"the kept parts of the run in {str(run.cells)!r} are of another "

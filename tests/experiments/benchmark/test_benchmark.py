@@ -118,6 +118,21 @@ def test_a_killed_run_goes_on_with_the_models_that_are_left(
     assert found.methods["n"].to_list() == [3, 3]
 
 
+def test_a_key_that_a_method_lacks_is_told_as_it_is_in_a_run_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
+        return {"smooth trend": {0: "used"}[seed]}
+
+    monkeypatch.setitem(METHODS, "mine", lacks)
+    for n_kept in (0, 1):
+        assert len([*tmp_path.rglob("cells/*.safetensors")]) == n_kept
+        with pytest.raises(KeyError, match=r"^1$"):
+            judge_methods(
+                seeds=2, kinds=["counting"], methods=["mine"], out=tmp_path, show_progress=False
+            )
+
+
 def test_a_method_that_was_mended_is_judged_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
