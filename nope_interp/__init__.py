@@ -11,7 +11,11 @@ questions (`load`, `compare`, `classify_heads`, ...) are those of `experiments`,
 this package: this door is the one place that looks up.
 """
 
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,15 +89,30 @@ def refuse_hidden_packages() -> None:
 
 def main() -> None:
     """The command `nope-interp`."""
-    try:
-        refuse_hidden_packages()
-    except ImportError as error:
-        # What prints other refusals is in the package that may be hidden.
-        print(f"nope-interp: {error}", file=sys.stderr)
-        sys.exit(2)
-    from experiments.cli.main import main as run
+    with _silent_if_interrupted():
+        try:
+            refuse_hidden_packages()
+        except ImportError as error:
+            # What prints other refusals is in the package that may be hidden.
+            print(f"nope-interp: {error}", file=sys.stderr)
+            sys.exit(2)
+        from experiments.cli.main import main as run
 
     run()
+
+
+@contextmanager
+def _silent_if_interrupted() -> Iterator[None]:
+    """While it is open, Ctrl-C ends the process without a word: nothing was begun."""
+    usual = signal.default_int_handler
+    if signal.getsignal(signal.SIGINT) is not usual:  # a shell's background jobs ignore it
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def __getattr__(name: str) -> Any:

@@ -168,3 +168,28 @@ def test_what_hides_a_package_of_ours_is_named(tmp_path: Path, package: str, kin
         # Python prefers our package to a folder without an __init__.py.
         assert run.stdout == ""
         assert command.returncode == 0, command.stderr
+
+
+def test_an_interrupt_while_the_command_line_is_loaded_is_silent(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+import nope_interp
+
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == "experiments.cli.commands":
+            os.kill(os.getpid(), signal.SIGINT)
+
+# A background job of a shell ignores Ctrl-C, and its children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupted())
+nope_interp.main()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code, "--version"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
