@@ -32,7 +32,7 @@ from experiments.probing.measure import (
 from experiments.probing.shards import Shards
 from experiments.results.measurements import table
 from experiments.runs.cells import Cell
-from experiments.variants.ablation import Ablation
+from experiments.variants.ablation import ablation_of
 from experiments.variants.variants import ModelVariant
 from nope_interp.tasks.sources import TextSource, TokenSource
 
@@ -236,11 +236,6 @@ class MoveInTask:
 def reads_text(variant: ModelVariant) -> bool:
     """Whether what a variant was made for is text."""
     return isinstance(variant.sources[0], TextSource)
-
-
-def ablation_of(config: CompareConfig) -> Ablation:
-    """The positions that are taken away before anything is read."""
-    return Ablation(config.ablate, seed=config.seed)
 
 
 def _context(

@@ -27,7 +27,6 @@ from experiments.comparison.cells import (
     MoveInText,
     Read,
     TakeAway,
-    ablation_of,
     conditions_of,
     reads_text,
 )
@@ -41,6 +40,7 @@ from experiments.runs.cells import Cell
 from experiments.runs.finished import Made
 from experiments.runs.timing import seconds_a_sequence
 from experiments.runs.workers import HERE, Pool, one_thread_each
+from experiments.variants.ablation import ablation_of, check_ablation
 from experiments.variants.checks import check_shards
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, bidirectional, random_init, variant_of
@@ -102,7 +102,7 @@ def compare(
     """
     config = asked(CompareConfig, config, words)
     check_shards(shards, ray, n_sequences=config.n_shareable, device=device)
-    ablation_of(config).check(config)
+    check_ablation(config)
     if config.model is None:
         sites(config.transformer.n_layers, config.sites, config.layers)  # refuses others
         positions = config.seq_len - FIRST_POSITION

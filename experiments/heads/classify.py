@@ -27,7 +27,7 @@ from experiments.probing.shards import Reader, read_once
 from experiments.results.measurements import INTACT, RANDOM_INIT, table
 from experiments.runs.finished import Made
 from experiments.runs.timing import seconds_a_sequence
-from experiments.variants.ablation import Ablation
+from experiments.variants.ablation import Ablation, ablation_of, check_ablation
 from experiments.variants.checks import check_shards
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, random_init, variant_of
@@ -81,20 +81,10 @@ def classify_heads(
     """
     config = asked(HeadsConfig, config, words)
     check_shards(shards, ray, n_sequences=config.n_shareable, device=device)
-    _ablation(config).check(config)
+    check_ablation(config)
     how: dict[str, Any] = {"n": shards, "ray": ray, "device": device}
     return read_once(
         HeadClassification, _Reader, config, out=out, show_progress=show_progress, **how
-    )
-
-
-def _ablation(config: HeadsConfig) -> Ablation:
-    return Ablation(
-        config.ablate,
-        layers=config.ablate_layers,
-        heads=config.ablate_heads,
-        lift_window=config.lift_window,
-        seed=config.seed,
     )
 
 
@@ -117,7 +107,11 @@ class _Reader(Reader[HeadsConfig]):
         ]
 
     def made(self) -> Made:
-        config, ablation, rules = self.config, _ablation(self.config), own_rules(self.config.rules)
+        config, ablation, rules = (
+            self.config,
+            ablation_of(self.config),
+            own_rules(self.config.rules),
+        )
         variant = self._variant()
         check_chance_levels(variant.model, config.seq_len)
         with ablation.of(variant.model) as taken:

@@ -1,6 +1,7 @@
 """Refuses sweeps that cannot be run, before any cell is. Imports nothing heavy by itself."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 from experiments.benchmark.config import BenchmarkConfig
@@ -44,8 +45,8 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
         here: whether cells run on this machine, and so on its devices.
 
     Raises UserError, which names the cell, for a device that is not here, a model that cannot be
-    trained, a model or text that is a file and is not there, and a paper that does not run on the
-    device.
+    trained, positions that it lacks and that are to be taken away, a model or text that is a file
+    and is not there, and a paper that does not run on the device.
     """
     if here and device != "auto":
         check_device(device)
@@ -63,9 +64,17 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
 
 
 def _training_check() -> Callable[[ExperimentConfig], None]:
-    """Refuses a config that cannot be trained; loads what trains, which takes seconds."""
+    """Refuses a config that cannot be trained, or whose model lacks positions that are to be taken
+    away; loads what trains, which takes seconds."""
+    from experiments.variants.ablation import Ablation, ablation_of
     from experiments.variants.train import check_training, task_of
     from nope_interp.tasks.registry import make_task
 
-    made = cache(make_task)
-    return lambda config: check_training(config, task_of(config, made))
+    # Models that differ in their seeds alone are built once.
+    made, check_ablated = cache(make_task), cache(Ablation.check)
+
+    def check(config: ExperimentConfig) -> None:
+        check_training(config, task_of(config, made))
+        check_ablated(replace(ablation_of(config), seed=0), replace(config.transformer, seed=0))
+
+    return check

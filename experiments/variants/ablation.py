@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from experiments.variants.config import ExperimentConfig
 from nope_interp.hooked_model import HookedModel
+from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import PositionAblation, ablate_positions
 from nope_interp.positions.layers import LayerPositions
@@ -80,9 +81,34 @@ class Ablation:
             yield ablation
             ablation.verify()
 
-    def check(self, config: ExperimentConfig) -> None:
-        """Raise UserError for what cannot be taken away from the model that `config` trains, before
-        anything is trained, loaded or written."""
-        if config.model is None:
-            with self.of(HookedTransformer(config.transformer)):
+    def check(self, config: TransformerConfig) -> None:
+        """Raise UserError for what cannot be taken away from a model of ours, before it is trained
+        or anything is written."""
+        if self.how is not None:
+            with self.of(HookedTransformer(config)):
                 pass
+
+
+def ablation_of(config: ExperimentConfig) -> Ablation:
+    """The positions that a config takes away before anything is read; none where it has no words
+    for that."""
+    return Ablation(
+        getattr(config, "ablate", None),
+        layers=getattr(config, "ablate_layers", None),
+        heads=getattr(config, "ablate_heads", None),
+        lift_window=getattr(config, "lift_window", False),
+        seed=config.seed,
+    )
+
+
+def check_ablation(config: ExperimentConfig) -> None:
+    """Refuse what cannot be taken away from the model that a config trains.
+
+    Args:
+        config: of any experiment.
+
+    Raises:
+        UserError: as `ablate_positions` does, before anything is trained, loaded or written.
+    """
+    if config.model is None:
+        ablation_of(config).check(config.transformer)

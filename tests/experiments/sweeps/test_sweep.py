@@ -351,6 +351,20 @@ def test_cells_that_cannot_be_run_are_refused_before_any_is(tmp_path: Path) -> N
     refused(r"cell 1 .*cannot read", {}, grid={"text": ["absent.txt"]})
     same = r"cell 1 \(seed=1\) and cell 2 \(seed=1\) are the same run: leave one out"
     refused(same, {}, grid={"seed": [1, 1]})
+    refused(
+        r"cell 2 .*no positional encoding: there is nothing to take away",
+        {},
+        experiment="probe",
+        base={**SMALL, "ablate": "rotary"},
+        grid={"transformer.positions": ["rotary", "none"]},
+    )
+    refused(
+        r"cell 1 .*no layer 7",
+        {},
+        experiment="heads",
+        base={"positions": "t5", "transformer.n_layers": 1, "ablate": "t5"},
+        grid={"ablate_layers": [[7]]},
+    )
     refused("jobs is 0", {"jobs": 0}, grid={"seed": [1]})
     refused("device 'quantum'", {"device": "quantum"}, grid={"seed": [1]})
     refused("add --ray", {"gpus_per_cell": 1}, grid={"seed": [1]})
