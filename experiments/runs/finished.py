@@ -144,9 +144,8 @@ class FinishedRun(ABC):
             UserError: where the folder cannot be written to or is a newer version's, and what
                 `make` raises; one that is refused before it has computed anything leaves no folder.
         """
-        run = RunFolder.of(Path(out), config).begin(config)
-        with run.locked():
-            run.begin(config)  # again: whoever was waited for may have been refused
+        run = RunFolder.of(Path(out), config)
+        with run.begun(config):
             if run.finished:
                 # One that was killed as soon as it was finished still has them.
                 run.drop_cells()

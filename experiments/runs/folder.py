@@ -166,6 +166,27 @@ class RunFolder:
         shutil.rmtree(self.cells, ignore_errors=True)
 
     @contextmanager
+    def begun(self, config: RunConfig) -> Iterator[None]:
+        """`begin` it, and have it `locked` while it is open.
+
+        What is refused with a UserError leaves no folder above this one that was made for it.
+
+        Args:
+            config: what is run.
+        """
+        made = [parent for parent in self.path.parents if not parent.exists()]
+        try:
+            self.begin(config)
+            with self.locked():
+                self.begin(config)  # again: whoever was waited for may have been refused
+                yield
+        except UserError:
+            with suppress(OSError):  # something is in it
+                for parent in made:
+                    parent.rmdir()
+            raise
+
+    @contextmanager
     def dropped_if_refused(self) -> Iterator[None]:
         """While it is open: what raises UserError before anything was computed has the folder
         removed."""

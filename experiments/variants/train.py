@@ -123,9 +123,7 @@ def trained_model(
     damaged model.
     """
     run, steps = training_folder(out, config), watched_steps(config.training.steps)
-    run.begin(config)
-    with run.locked(), run.dropped_if_refused():
-        run.begin(config)  # again: whoever was waited for may have been refused
+    with run.begun(config), run.dropped_if_refused():
         wanted = from_package and not keep_history and not run.model.is_file()
         if wanted and trains_embedded(config):
             copy_embedded(run.model)

@@ -309,7 +309,7 @@ def test_models_that_cannot_be_dropped_are_refused(folder: Path, tmp_path: Path)
         drop(out=tmp_path / "runs")
     with pytest.raises(UserError, match="leave the norm out"):
         run(save_folder(plain_model("gemma3"), tmp_path / "g"), tmp_path / "runs", qk_norm=True)
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow

@@ -109,6 +109,15 @@ def test_a_folder_that_a_refused_process_took_away_says_again_what_was_asked(
     assert RunFolder(model.parent).config.is_file()
 
 
+def test_a_refused_first_run_leaves_no_folder_but_those_that_were_there(tmp_path: Path) -> None:
+    own = tmp_path / "mine"
+    own.mkdir()
+    for out in (own, own / "deep" / "runs"):
+        with pytest.raises(UserError, match="length is 2: the text"):
+            reproduce("chi2023", length=2.0, out=out, show_progress=False)
+        assert [*tmp_path.rglob("*")] == [own]
+
+
 def test_cells_that_outlive_a_finished_run_are_dropped(found: Reproduction, tmp_path: Path) -> None:
     cells = RunFolder(found.folder).cells
     cells.mkdir()
@@ -161,7 +170,7 @@ def test_a_run_that_is_refused_leaves_no_folder_behind(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     with pytest.raises(UserError, match="no checkpoint"):
         reproduce(absent, out=out, show_progress=False)
-    assert list(out.iterdir()) == []
+    assert not out.exists()
 
 
 def test_what_was_computed_before_a_refusal_is_kept(tmp_path: Path) -> None:
@@ -252,7 +261,7 @@ def test_a_training_that_is_refused_leaves_no_folder_behind(tmp_path: Path) -> N
     for command in (train, compare):
         with pytest.raises(UserError, match="longer than the context"):
             command(longer, out=tmp_path / "runs", show_progress=False)  # type: ignore[operator]
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert not (tmp_path / "runs").exists()
 
 
 # ---------------------------------------------------------------- formats
