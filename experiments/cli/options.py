@@ -102,8 +102,8 @@ def _of_shorthand(
     word: str, field: Field, shorthand: Shorthand, meaningless: frozenset[str]
 ) -> inspect.Parameter:
     sets = [name for name in shorthand.fields if name != word and not is_within(name, meaningless)]
-    others = ", ".join(map(option_of, sets))
-    told = f"{(shorthand.help or field.help).rstrip('.')} (sets {others})"
+    others = f" (sets {', '.join(map(option_of, sets))})" if sets else ""
+    told = f"{(shorthand.help or field.help).rstrip('.')}{others}"
     return _option(word, replace(field, kind=shorthand.kind or field.kind), told)
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar, no_type_check
 
 from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.words import Shorthand
-from nope_interp.errors import UserError
+from nope_interp.errors import FieldError, UserError
 from nope_interp.fields import check_seeds
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
@@ -27,6 +27,9 @@ class EmergenceConfig(ExperimentConfig):
 
     Attributes:
         n_seeds: trainings, each with weights, batches and tokens of its own; `seed` is the first.
+
+    Raises:
+        UserError: as `ExperimentConfig`, for a model, and for seeds of weights or batches alone.
     """
 
     experiment: ClassVar[str] = "emergence"
@@ -49,6 +52,12 @@ class EmergenceConfig(ExperimentConfig):
                 f"emergence trains its own models, but {self.model!r} is trained already: leave it "
                 "out."
             )
+        # Where they are not given they have their defaults, or what the shorthand gave all three.
+        for name, usual in (("transformer", TransformerConfig), ("training", TrainingConfig)):
+            own = getattr(self, name).seed
+            if own not in (usual.seed, self.seed):
+                says = f"is {own}, but seed is that of weights, batches and tokens: leave it out."
+                raise FieldError(f"{name}.seed", says)
         check_seeds(self.seeds)
 
     @property

@@ -171,7 +171,7 @@ EXPERIMENTS = {
             EmergenceConfig,
             ("experiments.emergence.watch", "watch_emergence"),
             settings=(),
-            meaningless=_OF_LOADED,
+            meaningless=_OF_LOADED | {"transformer.seed", "training.seed"},
         ),
         Experiment(
             "reproduce",

@@ -21,12 +21,13 @@ from experiments.runs.workers import HERE
 from experiments.sweeps.registry import experiment
 from experiments.sweeps.runs import load_run
 from experiments.variants.variants import ModelVariant
+from experiments.variants.words import asked
 from nope_interp.errors import UserError
 from nope_interp.fields import LARGEST_SEED
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 from probes.scores import SHUFFLED
-from tests.experiments.cli.command import nope_interp
+from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.report.parsed_page import Page
 
 STEPS = [0, 1, 2, 4, 8, 16]
@@ -313,10 +314,24 @@ def test_nonsense_is_one_sentence() -> None:
         ({"model": "gpt2"}, "emergence trains its own models, but 'gpt2'"),
         ({"n_seeds": 1}, "n_seeds is 1: use at least 2"),
         ({"seq_len": 16}, "seq_len is 16: use at least 24"),
+        (
+            {"transformer": dataclasses.replace(CONFIG.transformer, seed=5)},
+            r"transformer\.seed is 5, but seed is that of weights, batches and .*: leave it out",
+        ),
+        ({"training": dataclasses.replace(CONFIG.training, seed=5)}, r"training\.seed is 5, but"),
         ({"seed": LARGEST_SEED}, f"seed is {LARGEST_SEED}: for 2 seeds give at most"),
     ):
         with pytest.raises(UserError, match=match):
             dataclasses.replace(CONFIG, **changes)
+
+
+def test_one_seed_is_that_of_all(tmp_path: Path) -> None:
+    asked_for = asked(EmergenceConfig, CONFIG, {"seed": 3})
+    assert (asked_for.transformer.seed, asked_for.training.seed) == (3, 3)
+    assert asked(EmergenceConfig, asked_for, {"seed": 4}).seeds == range(4, 6)
+    for option in ("--transformer.seed", "--training.seed"):
+        run = nope_interp("emergence", option, "5", cwd=tmp_path)
+        assert_one_sentence(run, f"there is no option {option}: did you mean --")
 
 
 @pytest.mark.slow

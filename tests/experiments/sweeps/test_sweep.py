@@ -288,6 +288,14 @@ def test_a_grid_is_the_product_of_its_lists(grid: dict[str, list[Any]]) -> None:
             },
             "positions is 'rotary', but transformer.positions is 't5': leave one out",
         ),
+        (
+            {"experiment": "emergence", "list": [{"transformer.seed": 5}]},
+            r"transformer.seed is 5, but seed is that of weights",
+        ),
+        (
+            {"experiment": "emergence", "list": [{"training.seed": 0}]},
+            "training.seed means nothing to emergence",
+        ),
         # Wrong values are told in the words that were given.
         ({"experiment": "train", "list": [{"steps": 0}]}, r"\(steps=0\): steps is 0"),
         (
