@@ -49,8 +49,12 @@ class HeadClassification(FinishedRun):
     @property
     def measured_on(self) -> str:
         """What the model read, how well it does there, against chance, and what was left out."""
-        told = tables.measured_on(self.measurements, self.info["ablation"])
+        told = tables.measured_on(self.measurements, self.info["ablation"], self._task)
         return " ".join([told, *filter(None, [self.info.get("left_out")])])
+
+    @property
+    def _task(self) -> str:
+        return str(self.info["config"]["task"])
 
     def markdown(self) -> str:
         """The table of heads: labels, confidence, and what is left of them.
@@ -108,7 +112,7 @@ class HeadClassification(FinishedRun):
             else f"What do the heads of {self.info['model']} do?",
             headline=self.headline,
             measured=self.measured_on,
-            brief=tables.measured_in_brief(measurements, ablation),
+            brief=tables.measured_in_brief(measurements, ablation, self._task),
             measurements=measurements,
             heads=self.heads,
             metrics=tables.head_metrics(measurements),
@@ -133,6 +137,7 @@ class HeadClassification(FinishedRun):
                 for rule in self.info["own_rules"]
             ],
             info=self.info,
+            task=self._task,
         )
 
     def _frequencies(self) -> dict[str, np.ndarray] | None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from experiments.report import shell
 from experiments.report.encode import nested, number, numbers, packed_patterns
-from experiments.results.heads import positional_heads
+from experiments.results.heads import OF_PROMPTS_TOO, positional_heads
 from experiments.results.measurements import INTACT
 from nope_interp.errors import UserError
 
@@ -46,6 +46,7 @@ class HeadsReportData:
     user's own; `settling` what `experiments.results.heads.settling` gives. info is JSON-able; its
     "command" and "notes" are shown apart from the rest. headline answers in one sentence; measured
     says what was read, and how well the model does there; brief says it in one line of a phone.
+    task is "text", or that of a model whose losses are over prompts too.
 
     Raises:
         UserError: an array has another shape than the heads and prompts ask for, or a pattern is no
@@ -70,6 +71,7 @@ class HeadsReportData:
     rules: Sequence[Mapping[str, str]]
     own_rules: Sequence[Mapping[str, str]]
     info: Mapping[str, Any]
+    task: str = "text"
 
     def __post_init__(self) -> None:
         sizes = [1 + int(self.heads[axis].max()) if len(self.heads) else 0 for axis in _AXES]
@@ -184,6 +186,7 @@ def render_heads(data: HeadsReportData) -> str:
         page_data,
         data,
         losses=_losses(data.losses),
+        prompts_too=OF_PROMPTS_TOO,
         has_patterns=has_patterns,
         has_profiles=bool(profiles),
         gists=_gists(data),

@@ -149,6 +149,12 @@ def edges(measurements: pd.DataFrame) -> list[Row]:
     return edges
 
 
+# Of tasks with answers: their examples stand one after another, and no prompt can be told from
+# another's answer once they do.
+OF_PROMPTS_TOO = (
+    "Tokens of prompts and of further examples count, so a model whose answers are all right can "
+    "have a loss above chance."
+)
 # A sentence names at most this many kinds of heads.
 _MOST_KINDS = 3
 # And names at most so many of them.
@@ -207,32 +213,35 @@ def _keep(n: int) -> str:
     return f"{n} of these {'keeps' if n == 1 else 'keep'} it"
 
 
-def measured_on(measurements: pd.DataFrame, ablation: str | None) -> str:
+def measured_on(measurements: pd.DataFrame, ablation: str | None, task: str = "text") -> str:
     """What the model read, and how well it does there, against chance.
 
     Args:
         measurements: the tidy table.
         ablation: the condition in which positions were taken away, if any.
+        task: what was read: text, or a task with answers.
 
     Returns:
-        Two sentences.
+        Two sentences; of a task a third, since nobody can guess its prompts.
     """
     begin = bool(_in_question(measurements)["begin_token"].iloc[0])
     by_condition = {row["positions"]: row for row in losses(measurements)}
     intact = by_condition[INTACT]
     without = f", and {_with_interval(by_condition[ablation])} under {ablation}" if ablation else ""
-    return (
-        f"Read on text {'with' if begin else 'without'} a begin token. Its loss is "
+    told = (
+        f"Read on {task} {'with' if begin else 'without'} a begin token. Its loss is "
         f"{_with_interval(intact)} nats per token{without}; chance is {intact['chance']:#.3g}."
     )
+    return told if task == "text" else f"{told} {OF_PROMPTS_TOO}"
 
 
-def measured_in_brief(measurements: pd.DataFrame, ablation: str | None) -> str:
+def measured_in_brief(measurements: pd.DataFrame, ablation: str | None, task: str = "text") -> str:
     """The losses against chance, for a line of 50 characters.
 
     Args:
         measurements: the tidy table.
         ablation: the condition in which positions were taken away, if any.
+        task: as `measured_on` takes it.
 
     Returns:
         One sentence.
@@ -240,7 +249,8 @@ def measured_in_brief(measurements: pd.DataFrame, ablation: str | None) -> str:
     by_condition = {row["positions"]: row for row in losses(measurements)}
     intact = by_condition[INTACT]
     without = f", ablated {by_condition[ablation]['value']:#.3g}" if ablation else ""
-    return f"Loss {intact['value']:#.3g}{without}, chance {intact['chance']:#.3g} nats per token."
+    loss = "Loss" if task == "text" else "Loss with prompts"
+    return f"{loss} {intact['value']:#.3g}{without}, chance {intact['chance']:#.3g} nats per token."
 
 
 def _with_interval(row: Mapping[str, Any]) -> str:

@@ -118,6 +118,23 @@ def test_losses_stand_beside_every_condition(found: HeadClassification) -> None:
     assert "nats per token" in found.measured_on
 
 
+def test_a_model_of_a_task_is_not_called_broken_for_its_prompts(
+    found: HeadClassification, tmp_path: Path
+) -> None:
+    shipped = Path(__file__).parents[3] / "examples" / "copy-rsc.safetensors"
+    asked = HeadsConfig(
+        model=str(shipped), task="copy-rsc", lengths=(2, 8), seq_len=36, n_sequences=16, quick=True
+    )
+    of_task = classify_heads(asked, out=tmp_path, show_progress=False)
+    assert of_task.measured_on.startswith("Read on copy-rsc with a begin token.")
+    for run, broken in ((of_task, False), (found, True)):
+        page = run.write_report().read_text(encoding="utf-8")
+        assert ("comes near chance is broken" in page) == broken
+        assert (tables.OF_PROMPTS_TOO in page) == (not broken)
+        assert (tables.OF_PROMPTS_TOO in run.measured_on) == (not broken)
+    assert "Loss with prompts" in of_task.write_report().read_text(encoding="utf-8")
+
+
 def test_one_sentence_says_how_many_heads_have_a_label(found: HeadClassification) -> None:
     labelled = found.heads[found.heads["label"] != "none"]
     wanted = "None of the" if labelled.empty else f"{len(labelled)} of {N_HEADS} heads"
