@@ -30,7 +30,7 @@ from nope_interp.pretrained.spec import ModelSpec, untrained
 from nope_interp.query_blocks import all_queries_at_once
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.names import TASK_NAMES
-from nope_interp.tasks.registry import Task
+from nope_interp.tasks.registry import Task, make_task
 from nope_interp.tasks.sources import Split, TokenSource
 from nope_interp.tasks.text import TextTask, python_documentation
 
@@ -286,12 +286,23 @@ def _check_options(config: ExperimentConfig, path: str, trained_on: TrainedOn, n
         known += f" of lengths {shortest} to {longest}"
         missing += [f"--lengths {shortest}-{longest}"] if config.lengths is None else []
     if config.seq_len > n_ctx:
-        missing.append(f"--seq-len {n_ctx}")
+        missing.append(f"--seq-len {_known_length(config, trained_on, n_ctx)}")
     if missing:
         raise UserError(
             f"{path!r} was trained on {known}, with a context of {n_ctx} tokens: add "
             f"{' '.join(missing)}."
         )
+
+
+def _known_length(config: ExperimentConfig, trained_on: TrainedOn, n_ctx: int) -> int:
+    """Tokens of the longest example that a model was trained on, or the fewest that the experiment
+    reads: its context may be longer, and what it does there nobody taught it."""
+    trained = make_task(
+        trained_on.task, lengths=trained_on.lengths, scratchpad=trained_on.scratchpad
+    )
+    if not isinstance(trained, AnswerTask):
+        return n_ctx
+    return min(n_ctx, max(trained.source().longest, config.least["seq_len"]))
 
 
 def _check_lengths(config: ExperimentConfig, task: Task) -> None:

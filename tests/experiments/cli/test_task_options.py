@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.comparison.config import CompareConfig
+from experiments.heads.config import HeadsConfig
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.checks import check_cells
 from experiments.sweeps.config import SweepConfig
@@ -20,6 +21,7 @@ from nope_interp.models.checkpoints import TrainedOn, load_model
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.registry import make_answer_task, make_task
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
+from tests.paths import ROOT
 
 SMALL: dict[str, Any] = {
     "transformer": {"n_layers": 1, "d_model": 16, "n_heads": 2},
@@ -188,6 +190,15 @@ def test_a_saved_model_remembers_its_task_and_is_read_on_that(tmp_path: Path) ->
     steps = config(model=str(plain), task="parity", scratchpad=["output"])
     with pytest.raises(UserError, match="without a scratchpad: leave it out"):
         loaded_variant(steps, "cpu", needed={})
+
+
+def test_of_too_long_sequences_those_that_a_model_was_trained_on_are_suggested() -> None:
+    shipped = ROOT / "examples" / "copy-rsc.safetensors"
+    asked: dict[str, Any] = {"model": str(shipped), "task": "copy-rsc", "lengths": (2, 8)}
+    # Its context has 36 tokens, its longest examples 20, and heads reads 24 at least.
+    for config, tokens in ((CompareConfig, 20), (HeadsConfig, 24)):
+        with pytest.raises(UserError, match=f"context of 36 tokens: add --seq-len {tokens}\\.$"):
+            loaded_variant(config(**asked), "cpu", needed={})
 
 
 def test_the_command_line_says_the_same_as_a_config(tmp_path: Path) -> None:
