@@ -6,13 +6,15 @@ from typing import Any, ClassVar, no_type_check
 
 from experiments.variants.config import ProbingConfig
 from experiments.variants.words import Shorthand
-from nope_interp.errors import UserError
+from nope_interp.errors import FieldError, UserError, shown
 
 # What is shown first: few short sequences, and codes taken away at all sites together.
 _QUICK = {"n_fit": 96, "n_held_out": 48, "seq_len": 64, "uses": "stream"}
 
 
 def _quick(wanted: Any) -> tuple[Any, ...]:
+    if not isinstance(wanted, bool):
+        raise FieldError("quick", f"is {shown(wanted)}: give True or False.")
     return tuple(_QUICK.values()) if wanted else ()
 
 

@@ -390,6 +390,10 @@ def test_a_quick_run_says_what_it_leaves_out(alone: Comparison) -> None:
     assert expanded(CompareConfig, {"quick": False}) == {}
     # What is said beside it wins.
     assert expanded(CompareConfig, {"quick": True, "n_fit": 8})["n_fit"] == 8
+    # "no" is no False, and would be a quick run unasked.
+    for wrong in ("no", 1, None):
+        with pytest.raises(UserError, match=r"quick is .*: give True or False"):
+            expanded(CompareConfig, {"quick": wrong})
     assert left_out(CompareConfig()) == []
     sequences, tokens, sites = left_out(CompareConfig(**asked))
     assert "144 sequences under each condition; 768 are the default" in sequences
