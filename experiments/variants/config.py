@@ -52,14 +52,16 @@ class ExperimentConfig(Worded):
 
     Attributes:
         model: a hub name, a Hugging Face folder, a GGUF file, or a model.safetensors of ours. None
-            takes the small one that ships with the package, or trains another if options say so.
+            takes the small one that ships with the package, or trains another if options such as
+            text say so.
         revision: branch, tag or commit of a hub name.
         dtype: number format of a pretrained model's weights: `float32`, `bfloat16` or `float16`.
         positions: which positions the model has, or is trained with here. auto goes by
             transformer.positions, or by a pretrained model's config and a table of published ones.
         task: what the model is trained on and read on: text, reversal, addition, copy-cmc, scan,
             sort-single, indexing and others.
-        text: a UTF-8 file to read instead of Python's own documentation.
+        text: a UTF-8 file to read instead of Python's own documentation. Without a model one is
+            trained on it.
         lengths: the shortest and the longest examples of a task with answers; None for the paper's.
         scratchpad: parts of the task's steps that are written down, in any order: input,
             computation, output, variables, remaining; None for the answer alone.

@@ -1,6 +1,7 @@
 """Train a model, keep it in a run folder of its own, and tell its loss on held-out data."""
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,7 @@ import torch
 from experiments.runs.folder import RunFolder, identity, short_hash
 from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.embedded import copy_embedded
-from experiments.variants.words import asked
+from experiments.variants.words import asked, flat, is_within
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model, save_model
@@ -27,6 +28,8 @@ from nope_interp.training.train import check_trainable
 from nope_interp.training.train import train as train_model
 
 _LOG = logging.getLogger(__name__)
+# A sentence names at most so many words.
+_MOST_NAMED = 3
 
 
 def train(
@@ -144,6 +147,8 @@ def trained_model(
             )
         task = task_of(config)
         check_training(config, task)
+        if show_progress and from_package and not keep_history:
+            _tell_unasked(asked_for)
         model = train_model(
             config.transformer,
             config.training,
@@ -156,6 +161,22 @@ def trained_model(
         _save(config, task, run.model, model)
         run.training_state.unlink(missing_ok=True)
     return model
+
+
+def _tell_unasked(config: ExperimentConfig) -> None:
+    """Say which options have a model trained, for whoever meant to read one."""
+    shipped = flat("the config", ProbingConfig().to_dict())
+    own = flat("the config", ProbingConfig.like(config).to_dict())
+    differing = [word for word, value in own.items() if value != shipped[word]]
+    known = ("task", "text", "lengths", "scratchpad", "transformer", "training")
+    words = [word for word in differing if is_within(word, frozenset(known))]
+    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+    print(
+        f"{config.experiment}: no model is named and the shipped one has another "
+        f"{', '.join(words[:_MOST_NAMED])}{more}, so one is trained, {config.training.steps} "
+        "steps: name a model to read an existing one.",
+        file=sys.stderr,
+    )
 
 
 def _drop_unwatched(run: RunFolder, steps: Sequence[int]) -> None:

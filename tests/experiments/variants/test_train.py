@@ -13,6 +13,7 @@ from experiments.heads.classify import classify_heads
 from experiments.heads.config import HeadsConfig
 from experiments.variants import train as train_module
 from experiments.variants.train import train, training_folder
+from experiments.variants.variants import variant_of
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model
 from nope_interp.models.config import TransformerConfig
@@ -59,6 +60,23 @@ def test_commands_share_what_they_train(tmp_path: Path, trained: list[Transforme
         assert torch.equal(weights, after.state_dict()[name])
     classify_heads(dataclasses.replace(HEADS, n_sequences=20), out=tmp_path, **QUIET)
     assert len(trained) == 2
+
+
+def test_it_is_said_when_a_model_is_trained_that_nobody_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.txt").write_text("A text of the user's own. " * 2000)
+    asked = dataclasses.replace(HEADS, text=str(tmp_path / "own.txt"))
+    for told in (1, 0):  # what was trained before is read
+        variant_of(asked, tmp_path, "cpu", show_progress=True, needed={})
+        said = capsys.readouterr().err
+        assert said.count("so one is trained, 2 steps: name a model to read an existing") == told
+        assert said.count("the shipped one has another text, transformer.n_layers, ") == told
+    # Quiet runs, and those that ask for a training, are told nothing.
+    variant_of(PROBE, tmp_path, "cpu", show_progress=False, needed={})
+    train(dataclasses.replace(asked, task="text"), out=tmp_path / "other")
+    variant_of(HeadsConfig(), tmp_path, "cpu", show_progress=True, needed={})
+    assert "so one is trained" not in capsys.readouterr().err
 
 
 def test_another_seed_is_another_training(tmp_path: Path, trained: list[TransformerConfig]) -> None:
