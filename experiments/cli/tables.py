@@ -109,7 +109,8 @@ def of_atlas(models: pd.DataFrame) -> Table:
     Returns:
         A line for each model, the first ones where they are many.
     """
-    rows = [[str(value) for value in row] for row in models.head(MOST_ROWS).itertuples(index=False)]
+    shown = models.head(MOST_ROWS).astype(object).fillna("–")
+    rows = [[str(value) for value in row] for row in shown.itertuples(index=False)]
     return _table([str(name) for name in models.columns], rows)
 
 

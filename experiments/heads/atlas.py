@@ -29,6 +29,7 @@ class AtlasConfig:
         models: hub names or paths.
         runs: the names of their run folders, which change with what is read.
         text: the file that they read, if any.
+        ablated: the first of the models whose positions are taken away, where others have none.
     """
 
     experiment: ClassVar[str] = "atlas"
@@ -37,6 +38,7 @@ class AtlasConfig:
     models: tuple[str, ...]
     runs: tuple[str, ...]
     text: str | None
+    ablated: int = 0
 
     def run_name(self) -> str:
         """The readable half of the run folder's name."""
@@ -46,12 +48,19 @@ class AtlasConfig:
         """The command line that runs this again."""
         models = [resolved(model) for model in self.models]
         text = [] if self.text is None else ["--text", resolved(self.text)]
-        config = f"../{self.runs[0]}/config.json"
+        config = f"../{self.runs[self.ablated]}/config.json"
         return shlex.join(["nope-interp", "heads", *models, *text, "--config", config])
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values."""
-        return {"models": list(self.models), "runs": list(self.runs), "text": self.text}
+        # Folders from before some models had no positions keep their names.
+        ablated = {"ablated": self.ablated} if self.ablated else {}
+        return {
+            "models": list(self.models),
+            "runs": list(self.runs),
+            "text": self.text,
+            **ablated,
+        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +128,8 @@ def heads_atlas(
 
     Args:
         models: hub names, folders or GGUF files; at least two, each once.
-        config: how each of them is read.
+        config: how each of them is read. "all" takes nothing from a model without positions, which
+            is then read as it is.
         out: the folder that run folders are made in.
         device: as `classify_heads` takes it.
         shards: as `classify_heads` takes it.
@@ -131,9 +141,10 @@ def heads_atlas(
         The finished atlas; each model has its own run folder beside it.
 
     Raises:
-        UserError: for fewer than two models, one that comes twice, and as `classify_heads`.
+        UserError: for fewer than two models, one that comes twice, and as `classify_heads`; for
+            positions that one of them lacks, before any is read.
     """
-    from experiments.heads.classify import classify_heads
+    from experiments.heads.classify import classify_heads, without_what_is_not_there
 
     if len(models) < 2 or len(set(models)) < len(models):
         raise UserError(f"the models are {list(models)}: give two or more, each once.")
@@ -141,10 +152,13 @@ def heads_atlas(
     # "none" is the model that ships with the package, as it is where it stands alone.
     given = [None if model == "none" else model for model in models]
     configs = [asked(HeadsConfig, like, {"model": model}) for model in given]
+    if like.ablate is not None:
+        configs = [without_what_is_not_there(one, Path(out), device) for one in configs]
     how: dict[str, Any] = {"device": device, "shards": shards, "ray": ray}
     runs = [classify_heads(one, out=out, show_progress=show_progress, **how) for one in configs]
     names = tuple(RunFolder.of(Path(out), one).path.name for one in configs)
-    asks = AtlasConfig(tuple(models), names, like.text)
+    ablated = next((i for i, one in enumerate(configs) if one.ablate is not None), 0)
+    asks = AtlasConfig(tuple(models), names, like.text, ablated)
     return HeadAtlas.once(asks, out, lambda folder: _side_by_side(models, runs))
 
 
@@ -152,6 +166,10 @@ def _side_by_side(models: Sequence[str], runs: Sequence[HeadClassification]) -> 
     """The measurements of all of them, each under the shortest name that is its own."""
     short = [str(run.info["model"]) for run in runs]
     names = short if len(set(short)) == len(short) else list(models)
+    intact = [name for name, run in zip(names, runs, strict=True) if not run.info["ablation"]]
+    left = [f"{name} has no positions to take away, and was read as it is." for name in intact]
+    if len(intact) == len(runs):
+        left = []
     tables_of = [run.measurements.assign(model=name) for run, name in zip(runs, names, strict=True)]
     facts = {
         "ablations": {name: run.info["ablation"] for name, run in zip(names, runs, strict=True)},
@@ -159,6 +177,6 @@ def _side_by_side(models: Sequence[str], runs: Sequence[HeadClassification]) -> 
             name: run.info["positions"] for name, run in zip(names, runs, strict=True)
         },
         "reports": {name: run.folder.name for name, run in zip(names, runs, strict=True)},
-        "notes": list(dict.fromkeys(note for run in runs for note in run.info["notes"])),
+        "notes": list(dict.fromkeys([*left, *(n for run in runs for n in run.info["notes"])])),
     }
     return Made(pd.concat(tables_of, ignore_index=True), {}, facts)

@@ -6,7 +6,7 @@ written to disk when it is done.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,17 @@ from experiments.heads.tokens import HeadTokens, head_tokens
 from experiments.probing.shards import Reader, read_once
 from experiments.results.measurements import INTACT, RANDOM_INIT, table
 from experiments.runs.finished import Made
+from experiments.runs.folder import RunFolder
 from experiments.runs.timing import seconds_a_sequence
 from experiments.variants.ablation import Ablation, ablation_of, check_ablation
 from experiments.variants.checks import check_shards
 from experiments.variants.train import training_folder
-from experiments.variants.variants import ModelVariant, random_init, variant_of
+from experiments.variants.variants import ModelVariant, loaded_variant, random_init, variant_of
 from experiments.variants.words import asked
+from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.conditions import parse_condition
 from nope_interp.positions.layers import (
     describe_positions,
     layer_positions,
@@ -86,6 +90,44 @@ def classify_heads(
     return read_once(
         HeadClassification, _Reader, config, out=out, show_progress=show_progress, **how
     )
+
+
+def without_what_is_not_there(config: HeadsConfig, out: Path, device: str) -> HeadsConfig:
+    """The same config, without an ablation of "all" positions where its model has none.
+
+    It loads the model, but reads nothing, which takes longer.
+
+    Args:
+        config: with an ablation.
+        out: the folder that run folders are made in; a finished run is not looked at again.
+        device: as `classify_heads` takes it.
+
+    Returns:
+        The config to read the model by.
+
+    Raises:
+        UserError: with the model's name, where it lacks what is to be taken away.
+    """
+    assert config.ablate is not None
+    if RunFolder.of(out, config).finished:
+        return config
+    if config.model is None:
+        model: HookedModel = HookedTransformer(config.transformer)
+    else:
+        model = loaded_variant(config, device, needed={}).model
+    encodings = {layer.encoding for layer in layer_positions(model)}
+    if parse_condition(config.ablate).encoding == "all" and encodings <= {"none", "recurrence"}:
+        return replace(
+            config, ablate=None, ablate_layers=None, ablate_heads=None, lift_window=False
+        )
+    try:
+        with ablation_of(config).of(model):
+            return config
+    except UserError as error:
+        name = config.model or "the model that is trained here"
+        raise UserError(
+            f"{name} cannot be read under {config.ablate!r}, so leave this model out: {error}"
+        ) from error
 
 
 _INTACT = Ablation()

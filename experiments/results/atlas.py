@@ -56,7 +56,7 @@ def counts(heads: pd.DataFrame) -> pd.DataFrame:
                 row["keep it ablated"] = int((some["ablated_label"] == label).sum())
                 row["positional"] = int((some["dependence"] == "positional").sum())
             rows.append(row)
-    return pd.DataFrame(rows)
+    return _whole(pd.DataFrame(rows))
 
 
 def by_model(heads: pd.DataFrame) -> pd.DataFrame:
@@ -74,7 +74,13 @@ def by_model(heads: pd.DataFrame) -> pd.DataFrame:
         common = labelled["label"].value_counts().head(2)
         row["most often"] = ", ".join(f"{n} {label}" for label, n in common.items()) or "–"
         rows.append(row)
-    return pd.DataFrame(rows)
+    return _whole(pd.DataFrame(rows))
+
+
+def _whole(table: pd.DataFrame) -> pd.DataFrame:
+    """Counts stay whole numbers where a model without positions has none of them."""
+    partial = [name for name in ("keep it ablated", "positional") if name in table]
+    return table.astype(dict.fromkeys(partial, "Int64"))
 
 
 def headline(heads: pd.DataFrame, ablations: Mapping[str, str | None]) -> str:
@@ -87,9 +93,14 @@ def headline(heads: pd.DataFrame, ablations: Mapping[str, str | None]) -> str:
     Returns:
         One sentence.
     """
-    conditions = set(ablations.values())
-    ablation = "each in its own way" if len(conditions) > 1 else conditions.pop()
-    return f"Of {len(ablations)} models, {headline_of_one(heads, ablation)}"
+    taken = {model: ablation for model, ablation in ablations.items() if ablation}
+    conditions = set(taken.values())
+    ablation = "each in its own way" if len(conditions) > 1 else next(iter(conditions), None)
+    if not taken or len(taken) == len(ablations):
+        return f"Of {len(ablations)} models, {headline_of_one(heads, ablation)}"
+    own = headline_of_one(heads[heads["model"].isin(taken)], ablation)
+    have = "has" if len(taken) == 1 else "have"
+    return f"{len(taken)} of {len(ablations)} models {have} positions: {own}"
 
 
 def figures(heads: pd.DataFrame) -> tuple[Figure, ...]:
@@ -101,7 +112,8 @@ def figures(heads: pd.DataFrame) -> tuple[Figure, ...]:
 
     def shares(model: str, name: str) -> Series:
         own = heads[heads["model"] == model]
-        found = np.array([(own[name] == label).mean() for label in labels])
+        known = own[name].notna().any()
+        found = np.array([(own[name] == label).mean() if known else np.nan for label in labels])
         n = len(own)
         return Series(model, "measured", np.arange(float(len(labels))), found, n=n)
 

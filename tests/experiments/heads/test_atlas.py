@@ -2,16 +2,23 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from experiments.heads.atlas import HeadAtlas
+from experiments.cli.tables import of_atlas
+from experiments.heads.atlas import HeadAtlas, heads_atlas
+from experiments.heads.config import HeadsConfig
 from experiments.heads.result import HeadClassification
 from experiments.results import atlas as tables
 from experiments.results.measurements import table
 from experiments.sweeps.runs import load_run
 from experiments.variants.embedded import EMBEDDED_MODEL
+from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import save_model
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.report.parsed_page import Page
 from tests.huggingface import plain_model, save_folder, words
@@ -103,6 +110,41 @@ def test_models_that_were_read_are_not_read_again(place: Path, shown: dict[str, 
 def test_a_model_twice_is_refused(place: Path) -> None:
     run = nope_interp("heads", "llama", "llama", *SMALL, "--quiet", cwd=place)
     assert_one_sentence(run, "give two or more, each once")
+
+
+def own_model(path: Path, positions: Any) -> None:
+    config = TransformerConfig(1, 16, 2, d_vocab=257, n_ctx=24, positions=positions)
+    save_model(HookedTransformer(config), path, task="text")
+
+
+def test_of_a_model_without_positions_all_take_away_nothing(tmp_path: Path) -> None:
+    models = [str(tmp_path / f"{positions}.safetensors") for positions in ("none", "rotary")]
+    for path in models:
+        own_model(Path(path), Path(path).stem)
+    asked = HeadsConfig(ablate="all", seq_len=24, n_sequences=16, quick=True)
+    atlas = heads_atlas(models, asked, out=tmp_path / "runs", show_progress=False)
+    assert atlas.info["ablations"] == {"none.safetensors": None, "rotary.safetensors": "all:none"}
+    assert atlas.headline.startswith("1 of 2 models has positions: ")
+    assert "none.safetensors has no positions to take away" in atlas.info["notes"][0]
+    assert pd.isna(atlas.models["keep it ablated"]).tolist() == [True, False]
+    table = of_atlas(atlas.models)
+    assert "–" in [str(cell) for column in table.columns for cell in column.cells]
+    assert "&lt;NA&gt;" not in atlas.html()
+    # Its command asks for the ablation again, though the first model has none.
+    config = json.loads((atlas.folder / atlas.info["command"].split()[-1]).read_text())
+    assert config["config"]["ablate"] == "all"
+
+
+def test_what_one_model_lacks_is_told_before_any_is_read(tmp_path: Path) -> None:
+    models = [str(tmp_path / f"{positions}.safetensors") for positions in ("rotary", "none")]
+    for path in models:
+        own_model(Path(path), Path(path).stem)
+    asked = HeadsConfig(ablate="rotary", seq_len=24, n_sequences=16, quick=True)
+    with pytest.raises(
+        UserError, match=r"none\.safetensors cannot .*, so leave this model out: the"
+    ):
+        heads_atlas(models, asked, out=tmp_path / "runs", show_progress=False)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_depth_is_the_third_of_the_layers_that_a_head_stands_in() -> None:
