@@ -28,6 +28,9 @@ class DropConfig(ExperimentConfig):
     """Whose positions are dropped, how the model is recalibrated, and how far it is then read.
 
     Attributes:
+        model: a hub name, a Hugging Face folder or a GGUF file of a pretrained model with rotary
+            positions.
+        text: a UTF-8 file to train on and to read instead of Python's own documentation.
         trained: parts of the names of parameters that are trained, such as self_attn,norm; None
             trains all.
         qk_norm: give queries and keys a norm each when positions are dropped; for Llama and Qwen 2.

@@ -20,6 +20,7 @@ from experiments.results.drop import CONTROL, DROPPED, RECALIBRATED
 from experiments.results.measurements import INTACT
 from experiments.runs.steps import Steps
 from experiments.sweeps.runs import load_run
+from experiments.variants.words import fields_of
 from nope_interp.errors import UserError
 from nope_interp.positions.layers import positions_in_words
 from nope_interp.pretrained.dropped import drop_positions
@@ -360,3 +361,10 @@ def test_tokens_that_a_model_does_not_know_are_refused(tmp_path: Path, folder: P
     small = byte_llama(tmp_path / "small", vocab_size=100)
     with pytest.raises(UserError, match=r"gives the token \d+, but the model knows 0 to 99"):
         drop(str(small), out=tmp_path, show_progress=False, **{**TRAINING, **READ, **text(folder)})
+
+
+def test_its_help_promises_pretrained_models_alone() -> None:
+    said = {word: fields_of(DropConfig)[word].help for word in ("model", "text")}
+    assert "pretrained" in said["model"]
+    assert "ours" not in said["model"]
+    assert "Without a model" not in said["text"]
