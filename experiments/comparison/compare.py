@@ -209,6 +209,8 @@ class _Reader(Reader[CompareConfig]):
             needed={"fit": config.n_fit, "held_out": config.n_held_out},
             keep_history=config.history,
         )
+        # What the model lacks is told before anything is measured.
+        sites(variant.n_layers, config.sites, config.layers)
         yield variant
         if not config.variants:
             return

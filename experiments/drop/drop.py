@@ -40,7 +40,7 @@ from nope_interp.pretrained.dropped import check_droppable, drop_positions, save
 from nope_interp.pretrained.load import load_plain, load_pretrained
 from nope_interp.pretrained.scaled import SCALINGS, can_be_scaled, scaled_rotary
 from nope_interp.training.loop import watched_steps
-from nope_interp.training.recalibrate import only_tokens, recalibrate
+from nope_interp.training.recalibrate import check_parts, only_tokens, recalibrate
 
 Load = Callable[[str], tuple[Any, Any, tuple[str, ...]]]
 
@@ -84,6 +84,7 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
     layers = position_table(load_pretrained(config.model, **_where(config, device)).model)
     model, tokenizer, notes = load(config.model)
     check_droppable(model, config.model, qk_norm=config.qk_norm)
+    check_parts(model, config.trained)
     context = config.context or model.config.max_position_embeddings
     lengths = config.lengths_of(context, most_tokens(model.config))
     check_has_positions(model.config, max(*lengths, config.training.seq_len))

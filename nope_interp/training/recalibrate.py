@@ -20,8 +20,8 @@ from nope_interp.training.loop import AtStep, optimize, step_seed
 Text = Int[Tensor, " token"]
 
 
-def choose_trained(model: nn.Module, parts: Sequence[str] | None) -> None:
-    """Let those parameters require a gradient whose names hold one of `parts`.
+def check_parts(model: nn.Module, parts: Sequence[str] | None) -> None:
+    """Make sure that each of `parts` stands in a parameter's name.
 
     Args:
         model: of transformers.
@@ -36,6 +36,19 @@ def choose_trained(model: nn.Module, parts: Sequence[str] | None) -> None:
             raise UserError(
                 f"no parameter's name holds {part!r}: give parts of names such as {names[-2]}."
             )
+
+
+def choose_trained(model: nn.Module, parts: Sequence[str] | None) -> None:
+    """Let those parameters require a gradient whose names hold one of `parts`.
+
+    Args:
+        model: of transformers.
+        parts: as `check_parts` takes them.
+
+    Raises:
+        UserError: as `check_parts` does.
+    """
+    check_parts(model, parts)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parts is None or any(part in name for part in parts))
 

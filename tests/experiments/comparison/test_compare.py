@@ -507,6 +507,15 @@ def test_one_model_alone_at_chosen_layers(comparison: Comparison, tmp_path: Path
         run(tmp_path, model=model, layers=(2,))
 
 
+def test_a_layer_that_a_model_lacks_is_told_before_anything_is_measured(
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hypotheses, "seconds_a_sequence", None)
+    asked = dataclasses.replace(CONFIG, model=str(weights(comparison)), layers=(30,))
+    with pytest.raises(UserError, match="no layer 30: choose from layers 0 to 1"):
+        compare(asked, out=tmp_path, show_progress=True)
+
+
 def test_a_quick_probe_intervenes_no_more_than_a_slow_one() -> None:
     asked = expanded(CompareConfig, {"quick": True})
     config = EXPERIMENTS["probe"].read(asked)

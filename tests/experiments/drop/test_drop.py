@@ -363,6 +363,15 @@ def test_tokens_that_a_model_does_not_know_are_refused(tmp_path: Path, folder: P
         drop(str(small), out=tmp_path, show_progress=False, **{**TRAINING, **READ, **text(folder)})
 
 
+def test_what_cannot_be_trained_is_told_before_anything_is_measured(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drop_module, "seconds_a_sequence", None)
+    words = {**TRAINING, **READ, **text(folder), "trained": ("nothing",)}
+    with pytest.raises(UserError, match="no parameter's name holds 'nothing'"):
+        drop(str(folder), out=tmp_path, show_progress=True, **words)
+
+
 def test_its_help_promises_pretrained_models_alone() -> None:
     said = {word: fields_of(DropConfig)[word].help for word in ("model", "text")}
     assert "pretrained" in said["model"]
