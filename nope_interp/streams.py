@@ -265,7 +265,7 @@ def is_finite(activations: Tensor, name: str) -> bool:
         Whether they are all right.
     """
     # One cheap pass: the sum is finite exactly when every element is, short of overflow.
-    total = float(activations.sum(dtype=torch.float32))
+    total = float(activations.detach().sum(dtype=torch.float32))
     hidden = total == -math.inf and name.endswith("attn.hook_attn_scores")
     return math.isfinite(total) or hidden
 

@@ -18,7 +18,7 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.bridges import wrap
 from nope_interp.sites import RESIDUAL_SITES, hook_name
-from nope_interp.streams import read_at, run_trunk, stream
+from nope_interp.streams import is_finite, read_at, run_trunk, stream
 from tests import typecheck
 from tests.huggingface import tiny_gemma3, tiny_gpt2
 
@@ -191,3 +191,10 @@ def test_listener_errors_gain_context(tiny_model: Any, tiny_tokens: torch.Tensor
 
     with pytest.raises(UserError, match=r"hook_embed, batch 0: too flat"):
         stream(tiny_model, tiny_tokens, {"hook_embed": refuse})
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_may_be_trained_is_looked_at_without_a_warning() -> None:
+    trained = torch.ones(2, 3, requires_grad=True)
+    assert is_finite(trained, "blocks.0.hook_resid_post")
+    assert not is_finite(trained / 0, "blocks.0.hook_resid_post")
