@@ -17,6 +17,9 @@ from typing import Any, ClassVar, TypeVar
 from nope_interp.errors import FieldError, UserError, shown, unknown_name
 from nope_interp.fields import field_types, from_mapping
 
+# Options that say how a run is done, not what it is: no config has them.
+_OF_COMMANDS = ("device", "shards", "ray", "jobs", "out", "json", "quiet")
+
 
 @dataclass(frozen=True)
 class Shorthand:
@@ -253,6 +256,8 @@ def check_words(kind: type, values: Mapping[str, Any]) -> None:
 
 
 def _unknown(name: object, words: Sequence[str]) -> UserError:
+    if name in _OF_COMMANDS:
+        return UserError(f"{name} cannot stand in a config: give --{name} with the command.")
     return unknown_name("field of the config", name, words, closeness=0.7)
 
 

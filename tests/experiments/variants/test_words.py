@@ -43,6 +43,12 @@ def test_a_word_and_its_shorthand_in_either_order() -> None:
     assert expanded(HeadsConfig, {"sequences": 20}) == {"n_sequences": 20}
 
 
+def test_what_says_how_a_run_is_done_cannot_stand_in_a_config() -> None:
+    for word in ("device", "shards", "quiet"):
+        with pytest.raises(UserError, match=f"^{word} cannot stand in .*: give --{word} with"):
+            CompareConfig.from_dict({word: "cpu"})
+
+
 def test_the_word_that_set_a_field_is_found() -> None:
     given_words = {"seq_len": 8, "training.steps": 3}
     assert word_for(CompareConfig, given_words, "transformer.n_ctx") == "seq_len"
