@@ -1,6 +1,5 @@
 """A loaded model, and the questions that are asked of it most."""
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -394,7 +393,6 @@ def load(
         >>> lm = load()
         >>> lm.top_heads("first_token", 2)  # doctest: +SKIP
     """
-    name = os.path.expanduser(name_or_path)
     how = {"revision": revision, "dtype": dtype, "positions": positions, "text": text}
-    config = config_of(name, **how)
+    config = config_of(name_or_path, **how)
     return LoadedModel(loaded_variant(config, device, needed={}), config)

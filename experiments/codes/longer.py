@@ -10,6 +10,7 @@ does the latter the other way round (`REVERSED`).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +20,7 @@ from experiments.codes.ranks import FEWEST_SEQUENCES
 from experiments.codes.task import FEWEST_EXAMPLES
 from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED, REVERSED
 from experiments.variants.config import ProbingConfig
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 from nope_interp.tasks.answers import AnswerTask, dataset
 from nope_interp.tasks.examples import Examples
 
@@ -105,6 +106,8 @@ def both_lengths(task: AnswerTask, length: int, config: ProbingConfig, context: 
             differ in their number of tokens.
     """
     trained, seed = max(task.training_lengths), config.seed
+    if not isinstance(length, Integral):
+        raise UserError(f"length is {shown(length)}: give a whole number above {trained}.")
     if length <= trained:
         raise UserError(
             f"length {length} is not beyond the training lengths of {task.name}: give one above "

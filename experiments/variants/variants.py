@@ -1,5 +1,6 @@
 """The models that an experiment reads, the one in question and its variants, and their tokens."""
 
+import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from experiments.variants.embedded import embedded_note
 from experiments.variants.notes import beyond_context, notes_on_pretrained
 from experiments.variants.train import task_of, trained_model, training_folder, trains_embedded
 from nope_interp.devices import check_device
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 from nope_interp.files import read_text
 from nope_interp.hooked_model import HookedModel
 from nope_interp.memory import check_room, forward_bytes
@@ -168,7 +169,7 @@ def variant_of(
     return replace(variant, notes=(embedded_note(),)) if trains_embedded(config) else variant
 
 
-def config_of(model: str, **how: str | None) -> ProbingConfig:
+def config_of(model: str | Path, **how: str | None) -> ProbingConfig:
     """The settings that a model is loaded with, where it decides the others.
 
     Sequences are as long as is asked later. Here they are of a length that any pretrained model
@@ -184,9 +185,12 @@ def config_of(model: str, **how: str | None) -> ProbingConfig:
     Raises:
         UserError: for a damaged model of ours, and settings that fit none.
     """
-    asked: dict[str, Any] = {"model": model, "seq_len": ProbingConfig.least["seq_len"], **how}
-    if model.endswith(".safetensors"):
-        ours, trained_on = load_model(Path(model))
+    if not isinstance(model, str | Path):
+        raise UserError(f"the model is {shown(model)}: give a hub name, a folder or a file.")
+    name = os.path.expanduser(model)
+    asked: dict[str, Any] = {"model": name, "seq_len": ProbingConfig.least["seq_len"], **how}
+    if name.endswith(".safetensors"):
+        ours, trained_on = load_model(Path(name))
         asked |= {
             "seq_len": ours.config.n_ctx,
             "task": trained_on.task,

@@ -14,6 +14,8 @@ def check_source(name_or_path: str) -> None:
 
     Nothing is loaded, and no hub is asked.
     """
+    if not name_or_path:
+        raise UserError("the model's name is empty: give a hub name, a folder or a file.")
     try:
         path = Path(name_or_path).expanduser()
     except RuntimeError as error:

@@ -213,6 +213,19 @@ def test_what_positions_are_probed_with_is_checked(
         gpt2.probe_positions(**{"seq_len": 16, "n_fit": 16, "n_held_out": 8, **asked})
 
 
+def test_what_is_no_model_and_no_length_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    for wrong in (None, 5):
+        with pytest.raises(UserError, match=f"the model is {wrong}: give a hub name, a folder or"):
+            ni.load(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="the model's name is empty: give a hub name"):
+        ni.load("")
+    lm = ni.load(ROOT / "examples" / "copy-rsc.safetensors")
+    for length in ("a", 9.5, None):
+        with pytest.raises(UserError, match=r"length is .*: give a whole number above 8"):
+            lm.rescue_length(length)  # type: ignore[arg-type]
+
+
 def test_layers_and_seeds_may_be_numpys(gpt2: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typecheck, "ON", False)  # as for a user
     how = {"seq_len": 16, "n_fit": 16, "n_held_out": 8}
