@@ -221,7 +221,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"cannot read {str(path)!r} ({error.strerror or error}).") from error
+        raise UserError(
+            f"cannot read {str(path)!r} ({error.strerror or error}): check the path."
+        ) from error
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{str(path)!r} is not valid JSON ({error}): mend it, or give another file."

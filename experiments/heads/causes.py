@@ -80,7 +80,10 @@ def without_heads(
         if found.label == read and found.layer > min(by_layer, default=found.layer)
     ]
     if not later:
-        raise UserError(f"no {read} head of {variant.name} comes after one that is {removed}.")
+        raise UserError(
+            f"no {read} head of {variant.name} comes after one that is {removed}: choose other "
+            "labels."
+        )
 
     def under(functions: Mapping[str, Function]) -> list[HeadScores]:
         return cell(condition=partial(intervene, functions=functions)).scores

@@ -90,7 +90,7 @@ def load_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     path = Path(path).expanduser()
     if not path.is_file():
-        raise UserError(f"there is no checkpoint {str(path)!r}.")
+        raise UserError(f"there is no checkpoint {str(path)!r}: check the path.")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

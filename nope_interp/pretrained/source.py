@@ -19,10 +19,12 @@ def check_source(name_or_path: str) -> None:
     try:
         path = Path(name_or_path).expanduser()
     except RuntimeError as error:
-        raise UserError(f"{name_or_path!r} begins with a user who has no home here.") from error
+        raise UserError(
+            f"{name_or_path!r} begins with a user who has no home here: check the path."
+        ) from error
     if path.suffix == ".safetensors":
         if not path.is_file():
-            raise UserError(f"there is no checkpoint {name_or_path!r}.")
+            raise UserError(f"there is no checkpoint {name_or_path!r}: check the path.")
     elif path.is_dir():
         if any((path / mark).is_file() for mark in _MARKS_OF_RUNS):
             raise UserError(
@@ -31,7 +33,7 @@ def check_source(name_or_path: str) -> None:
         model_files(path)  # or says that there is no model in it
     elif path.suffix == ".gguf":
         if not path.is_file():
-            raise UserError(f"there is no GGUF file {name_or_path!r}.")
+            raise UserError(f"there is no GGUF file {name_or_path!r}: check the path.")
     elif path.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
         raise UserError(
             f"{name_or_path!r} is neither a hub name, a Hugging Face folder, a GGUF file nor a "

@@ -133,7 +133,7 @@ def test_json_round_trip_and_damage(tmp_path: Path) -> None:
         path.write_text(damaged)
         with pytest.raises(UserError, match="not valid JSON"):
             read_json(path)
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match=r"cannot read .*: check the path"):
         read_json(tmp_path / "absent.json")
 
 

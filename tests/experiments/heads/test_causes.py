@@ -99,7 +99,9 @@ def test_without_another_head_there_is_no_control_and_no_chance_of_an_edge(tmp_p
 def test_what_is_not_there_is_one_sentence(lm: LoadedModel) -> None:
     with pytest.raises(UserError, match="did you mean 'previous-token'"):
         lm.without_heads("previous-tokn", n_sequences=16)
-    with pytest.raises(UserError, match=r"no previous-token head of .* comes after"):
+    with pytest.raises(
+        UserError, match=r"no previous-token head of .* comes after .*: choose other labels"
+    ):
         lm.without_heads("induction", "previous-token", n_sequences=16)
 
 

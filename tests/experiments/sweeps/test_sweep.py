@@ -384,12 +384,20 @@ def test_cells_that_cannot_be_run_are_refused_before_any_is(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("experiment", "cell", "sentence"),
     [
-        ("compare", {"model": "absent.safetensors"}, "there is no checkpoint 'absent.safetensors'"),
-        ("heads", {"model": "absent.gguf"}, "there is no GGUF file 'absent.gguf'"),
+        (
+            "compare",
+            {"model": "absent.safetensors"},
+            "there is no checkpoint 'absent.safetensors': check the path",
+        ),
+        ("heads", {"model": "absent.gguf"}, "there is no GGUF file 'absent.gguf': check the path"),
         ("probe", {"model": "./absent"}, "'./absent' is neither a hub name"),
         ("probe", {"model": "/absent/model"}, "'/absent/model' is neither a hub name"),
         ("probe", {"model": "gpt2", "text": "absent.txt"}, "cannot read the text 'absent.txt'"),
-        ("reproduce", {"model": "absent.gguf"}, "there is no GGUF file 'absent.gguf'"),
+        (
+            "reproduce",
+            {"model": "absent.gguf"},
+            "there is no GGUF file 'absent.gguf': check the path",
+        ),
         ("reproduce", {"model": "gpt2", "text": "absent.txt"}, "cannot read the text"),
     ],
 )

@@ -319,7 +319,7 @@ def test_names_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         load_pretrained(str(tmp_path / "absent.gguf"))
     with pytest.raises(UserError, match="neither a hub name"):
         load_pretrained("./absent")
-    with pytest.raises(UserError, match="a user who has no home here"):
+    with pytest.raises(UserError, match="a user who has no home here: check the path"):
         load_pretrained("~nobody-of-this-name/model")
     with pytest.raises(UserError, match=r"no config\.json"):
         load_pretrained(str(tmp_path))
