@@ -68,7 +68,8 @@ class FieldError(UserError):
 
 
 def nearest_name(name: object, choices: Iterable[str], closeness: float = 0.5) -> str | None:
-    """The choice that a wrong name most likely stands for; of a dotted one its end is enough.
+    """The choice that a wrong name most likely stands for, in capitals or not; of a dotted one its
+    end is enough.
 
     Args:
         name: the wrong one.
@@ -87,9 +88,10 @@ def nearest_name(name: object, choices: Iterable[str], closeness: float = 0.5) -
     end = str(name).rpartition(".")[2]
     if end in spelled:
         return spelled[end]
-    spelled |= {choice: choice for choice in known}
-    found = difflib.get_close_matches(str(name), spelled, n=1, cutoff=closeness)
-    return spelled[found[0]] if found else None
+    small = {written.lower(): choice for written, choice in spelled.items()}
+    small |= {choice.lower(): choice for choice in known}
+    found = difflib.get_close_matches(str(name).lower(), small, n=1, cutoff=closeness)
+    return small[found[0]] if found else None
 
 
 def unknown_name(

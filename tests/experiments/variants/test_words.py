@@ -74,6 +74,8 @@ def test_the_nearest_word_is_told_by_its_end(wrong: str, right: str) -> None:
 
 def test_what_is_near_nothing_is_told_what_there_is() -> None:
     assert nearest_name("lr", fields_of(CompareConfig), closeness=0.7) is None
+    # In capitals no letter is the same as in another name's, but its digits are.
+    assert nearest_name("KIM2025", ["zuo2025", "kim2025"]) == "kim2025"
     with pytest.raises(UserError, match="'lr': choose from model, revision"):
         check_words(CompareConfig, {"lr": 1})
 
