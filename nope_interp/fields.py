@@ -111,7 +111,8 @@ def check_lengths(lengths: tuple[int, ...] | None) -> None:
     """Raise FieldError for what is not the shortest and the longest length of examples."""
     if lengths is not None and (len(lengths) != 2 or not 1 <= lengths[0] <= lengths[1]):
         raise FieldError(
-            "lengths", f"are {list(lengths)}: give the shortest and the longest, from 1."
+            "lengths",
+            f"are {list(lengths)}: give the shortest and the longest, from 1, such as 2-8.",
         )
 
 

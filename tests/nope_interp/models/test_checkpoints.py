@@ -128,7 +128,10 @@ def test_a_header_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:
         ({"scratchpad": "output"}, "scratchpad is 'output': give a list of texts"),
         ({"scratchpad": []}, "scratchpad has no parts"),
         ({"lengths": ["2", 3]}, "lengths is ['2', 3]: give a list of whole numbers"),
-        ({"lengths": [3]}, "lengths are [3]: give the shortest and the longest, from 1"),
+        (
+            {"lengths": [3]},
+            "lengths are [3]: give the shortest and the longest, from 1, such as 2-8",
+        ),
         ({"lengths": [0, 3]}, "lengths are [0, 3]: give the shortest and the longest"),
         ({"lengths": [8, 3]}, "lengths are [8, 3]: give the shortest and the longest"),
         ({"lenghts": [2, 3]}, "unknown field of the header 'lenghts': did you mean 'lengths'?"),
