@@ -313,10 +313,11 @@ def _check_lengths(config: ExperimentConfig, task: Task) -> None:
     """Raise UserError where no example of a task with answers fits the sequences."""
     if isinstance(task, AnswerTask) and not task.fitting_lengths(config.seq_len):
         shortest = min(task.training_lengths)
+        needed = task.n_tokens(shortest)
         raise UserError(
-            f"no example of {task.name} from length {shortest} on fits {config.seq_len} tokens: "
-            f"give shorter --lengths, or --seq-len {task.n_tokens(shortest)}, which the model's "
-            "context has to hold."
+            f"examples of {task.name} of length {shortest} may have up to {needed} tokens, more "
+            f"than {config.seq_len}: give shorter --lengths, or --seq-len {needed}, which the "
+            "model's context has to hold."
         )
 
 

@@ -233,7 +233,7 @@ class AnswerTask(ABC):
             needed = min(self.n_tokens(length) for length in self.training_lengths)
             raise UserError(
                 f"sequences of {seq_len} tokens are too short for {self.name}: use at least "
-                f"{needed}."
+                f"{needed}, since its shortest examples may have as many."
             )
         # A length with too few prompts is refused now, not at the step that first draws it.
         for length in fitting:

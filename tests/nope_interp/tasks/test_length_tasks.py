@@ -259,7 +259,9 @@ def test_batches_fit_and_come_in_all_lengths_that_fit() -> None:
         assert (predicted.sum(1) == (tokens.shape[1] - 4) // 2 + 1).all()
         assert predicted[:, -1].all()
     assert seen == {2, 3, 4, 5}
-    with pytest.raises(UserError, match="too short for copy-cmc: use at least 8"):
+    with pytest.raises(
+        UserError, match="copy-cmc: use at least 8, since its shortest examples may"
+    ):
         task.batch(3, 7, torch.Generator())
 
 
