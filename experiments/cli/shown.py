@@ -84,7 +84,8 @@ def _heads(config: Any, found: Any) -> Shown:
 
     table = tables.of_heads(found.heads, bool(found.info["ablation"]))
     shown = _with_table(found, "heads", _records(found.heads), table)
-    return replace(shown, lines=[found.measured_on, *filter(None, [found.needing]), *shown.lines])
+    more = filter(None, [found.needing, found.by_own_rules])
+    return replace(shown, lines=[found.measured_on, *more, *shown.lines])
 
 
 def _emergence(config: Any, found: Any) -> Shown:

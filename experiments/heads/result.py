@@ -47,6 +47,11 @@ class HeadClassification(FinishedRun):
         return tables.positional_heads(self.heads, self.info["ablation"])
 
     @property
+    def by_own_rules(self) -> str:
+        """How many heads have each label of the user's own rules, a sentence; "" without rules."""
+        return tables.by_own_rules(self.heads, [rule["label"] for rule in self.info["own_rules"]])
+
+    @property
     def measured_on(self) -> str:
         """What the model read, how well it does there, against chance, and what was left out."""
         told = tables.measured_on(self.measurements, self.info["ablation"], self._task)

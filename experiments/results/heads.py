@@ -1,6 +1,6 @@
 """The table of heads and its companions, out of the tidy table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -205,6 +205,22 @@ def positional_heads(heads: pd.DataFrame, ablation: str | None) -> str:
     if len(names) > 1:
         told = f"{len(names)} heads need positions in their"
     return f"{told} own layer ({ablation} takes them away): {', '.join(names[:_MOST_NAMED])}{more}."
+
+
+def by_own_rules(heads: pd.DataFrame, labels: Sequence[str]) -> str:
+    """How many heads have each label of a user's own rules.
+
+    Args:
+        heads: what `heads_table` gives.
+        labels: of the rules, in their order.
+
+    Returns:
+        A sentence; "" where there are no such rules.
+    """
+    if not labels:
+        return ""
+    told = ", ".join(f"{(heads['own_label'] == label).sum()} {label}" for label in labels)
+    return f"By your own rules, of {len(heads)} heads: {told}."
 
 
 def _keep(n: int) -> str:

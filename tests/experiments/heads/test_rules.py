@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from experiments.cli.shown import SHOWN
 from experiments.heads.classify import classify_heads
 from experiments.heads.rules import own_rules
 from nope_interp.errors import UserError
@@ -95,3 +96,7 @@ def test_a_run_labels_heads_by_them_beside_ours(tmp_path: Path) -> None:
     again = classify_heads(**how)
     assert again.folder != found.folder
     assert set(again.heads["own_label"]) <= {"begins", "close", NONE}
+    # The terminal tells how many, those that no head has as well.
+    n_begins, n_close = ((again.heads["own_label"] == label).sum() for label in ("begins", "close"))
+    told = f"By your own rules, of 4 heads: {n_begins} begins, {n_close} close."
+    assert told in SHOWN["heads"](None, again).lines
