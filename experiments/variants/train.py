@@ -167,7 +167,7 @@ def _tell_unasked(config: ExperimentConfig) -> None:
     """Say which options have a model trained, for whoever meant to read one."""
     shipped = flat("the config", ProbingConfig().to_dict())
     own = flat("the config", ProbingConfig.like(config).to_dict())
-    differing = [word for word, value in own.items() if value != shipped[word]]
+    differing = [word for word, value in own.items() if value != shipped.get(word)]
     known = ("task", "text", "lengths", "scratchpad", "transformer", "training")
     words = [word for word in differing if is_within(word, frozenset(known))]
     more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
