@@ -172,7 +172,7 @@ def _tell_unasked(config: ExperimentConfig) -> None:
     words = [word for word in differing if is_within(word, frozenset(known))]
     more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
     print(
-        f"{config.experiment}: no model is named and the shipped one has another "
+        f"{config.command_name}: no model is named and the shipped one differs in "
         f"{', '.join(words[:_MOST_NAMED])}{more}, so one is trained, {config.training.steps} "
         "steps: name a model to read an existing one.",
         file=sys.stderr,

@@ -71,10 +71,10 @@ def test_it_is_said_when_a_model_is_trained_that_nobody_named(
         variant_of(asked, tmp_path, "cpu", show_progress=True, needed={})
         said = capsys.readouterr().err
         assert said.count("so one is trained, 2 steps: name a model to read an existing") == told
-        assert said.count("the shipped one has another text, transformer.n_layers, ") == told
+        assert said.count("the shipped one differs in text, transformer.n_layers, ") == told
     of_task = dataclasses.replace(HEADS, task="copy-rsc", lengths=(2, 4))
     variant_of(of_task, tmp_path, "cpu", show_progress=True, needed={})
-    assert "the shipped one has another task, lengths, " in capsys.readouterr().err
+    assert "the shipped one differs in task, lengths, " in capsys.readouterr().err
     # Quiet runs, and those that ask for a training, are told nothing.
     variant_of(PROBE, tmp_path, "cpu", show_progress=False, needed={})
     train(dataclasses.replace(asked, task="text"), out=tmp_path / "other")
