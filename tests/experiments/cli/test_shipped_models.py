@@ -57,7 +57,9 @@ def test_lengths_of_which_no_example_fits_are_refused() -> None:
     path = next(path for path in EXAMPLES if path.stem == "copy-rsc")
     values = CompareConfig.read(path.with_suffix(".toml")).to_dict()
     changes = {"model": str(path), "lengths": [7, 16], "seq_len": 16}
-    with pytest.raises(UserError, match=r"from length 7 on fits 16 tokens.*--seq-len 18"):
+    with pytest.raises(
+        UserError, match=r"of length 7 may have up to 18 tokens, more than 16.*--seq-len 18"
+    ):
         loaded_variant(CompareConfig.from_dict(values | changes), "cpu", needed={"held_out": 4})
 
 
