@@ -21,7 +21,8 @@ from experiments.codes.task import FEWEST_EXAMPLES
 from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED, REVERSED
 from experiments.variants.config import ProbingConfig
 from nope_interp.errors import UserError, shown
-from nope_interp.tasks.answers import AnswerTask, dataset
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.examples import Examples
 
 Positions = Int[Tensor, " chosen"]

@@ -19,7 +19,8 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Where
 from nope_interp.models.losses import answer_losses, sequence_losses, unigram_losses
-from nope_interp.tasks.answers import AnswerTask, ExampleSource, dataset
+from nope_interp.tasks.answers import AnswerTask, ExampleSource
+from nope_interp.tasks.dataset import dataset
 
 # A smooth trend, an irregular part and a mean are told apart by more positions than these.
 _FEWEST_POSITIONS = 4

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float
 from experiments.results.findings import Array
 from nope_interp.models.config import Positions, TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import AnswerTask, TaskSplit, dataset
+from nope_interp.tasks.answers import AnswerTask, TaskSplit
+from nope_interp.tasks.dataset import dataset
 from nope_interp.training.answer_masking import AnswerMasking
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.exact_match import exact_matches

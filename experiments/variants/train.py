@@ -19,7 +19,8 @@ from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model, save_model
 from nope_interp.models.losses import answer_losses, sequence_losses
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import AnswerTask, dataset
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.registry import Task, make_task
 from nope_interp.tasks.text import TextTask
 from nope_interp.training.loop import watched_steps

@@ -29,7 +29,8 @@ from experiments.variants.variants import ModelVariant, config_of, loaded_varian
 from nope_interp.errors import UserError
 from nope_interp.positions.layers import layer_positions
 from nope_interp.shapes import Sequences
-from nope_interp.tasks.answers import ExampleSource, TaskSplit, dataset
+from nope_interp.tasks.answers import ExampleSource, TaskSplit
+from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.sources import Split, TokenSource
 
 # How many sequences are read; of a task, of each length.

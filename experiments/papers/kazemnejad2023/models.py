@@ -19,7 +19,8 @@ from nope_interp.models.config import Positions
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name, pattern_hook
 from nope_interp.streams import read_at
-from nope_interp.tasks.answers import AnswerTask, TaskSplit, dataset
+from nope_interp.tasks.answers import AnswerTask, TaskSplit
+from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.examples import Examples
 from nope_interp.training.exact_match import exact_matches
 from nope_interp.training.head_scale import Batch, scaled_scores, tuned_factors

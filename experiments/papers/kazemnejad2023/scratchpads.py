@@ -28,7 +28,8 @@ from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import AnswerTask, TaskSplit, dataset
+from nope_interp.tasks.answers import AnswerTask, TaskSplit
+from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.examples import Examples
 from nope_interp.tasks.scratchpad import without_steps
 from nope_interp.training.exact_match import exact_matches

@@ -20,7 +20,8 @@ from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.models.config import Positions
-from nope_interp.tasks.answers import AnswerTask, dataset
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.dataset import dataset
 from nope_interp.training.answer_masking import AnswerMasking
 from nope_interp.training.exact_match import exact_matches
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from experiments.papers.answering import Sizes
 from nope_interp.shapes import Sequences
-from nope_interp.tasks.answers import AnswerTask, dataset
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.registry import make_answer_task
 
 

@@ -45,8 +45,9 @@ from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.spec import ModelSpec
-from nope_interp.tasks.answers import ExampleSource, dataset
+from nope_interp.tasks.answers import ExampleSource
 from nope_interp.tasks.copying import StringTask
+from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train

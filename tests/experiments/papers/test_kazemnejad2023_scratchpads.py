@@ -28,7 +28,8 @@ from experiments.results.findings import Findings
 from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import AnswerTask, dataset
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.examples import Examples
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.tasks.scratchpad import SCRATCHPAD_PARTS, without_steps

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import AnswerTask, dataset
+from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.characters import IndexingTask, ReversalTask
 from nope_interp.tasks.copying import StringTask
+from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.examples import Examples
 from nope_interp.tasks.names import ANSWER_TASK_NAMES
 from nope_interp.tasks.registry import make_answer_task, make_task

@@ -4,7 +4,7 @@ import torch
 
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import dataset
+from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.examples import Examples
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.config import TrainingConfig
