@@ -22,9 +22,13 @@ ByName = dict[str, np.ndarray]
 # By view key and variant.
 Arrays = dict[str, dict[str, ByName]]
 
-# The input of the first block belongs to the residual stream, one step before block 0.
+# The input of a block belongs to the residual stream, one step before the block.
 _STREAMS = {"resid_pre": "resid", "resid_post": "resid", "attn_out": "attn_out"}
-_STREAM_NAMES = {"resid": "residual stream", "attn_out": "attention output"}
+_STREAM_NAMES = {
+    "resid": "residual stream",
+    "attn_out": "attention output",
+    "resid_pre": "residual stream before each layer",
+}
 
 
 def variants_of(data: ReportData) -> list[str]:
@@ -49,8 +53,11 @@ class Points:
         # (view key, probe, variant) -> chance of the mean absolute error there
         self.chance: dict[tuple[str, str, str], float] = {}
         self.depths: set[int] = set()
+        apart = _inputs_apart(data)
         for row in table.itertuples():
-            tokens, begin, stream, depth = located(row.tokens, row.begin_token, row.site, row.layer)
+            tokens, begin, stream, depth = located(
+                row.tokens, row.begin_token, row.site, row.layer, apart
+            )
             self.depths.add(depth)
             # A null control, as some writers of parquet leave it, is the measurement itself.
             control = row.control if isinstance(row.control, str) else ""
@@ -106,9 +113,10 @@ class SiteArrays:
         order = variants_of(data)
         # A run folder keeps other arrays too, under other keys.
         keys = [key for key in data.arrays if key.count("/") == 6 and key.split("/")[0] in order]
+        apart = _inputs_apart(data)
         for key in sorted(keys, key=lambda key: order.index(key.split("/")[0])):
             variant, tokens, begin, layer, site, probe, name = key.split("/")
-            found = located(tokens, begin == "begin", site, layer)
+            found = located(tokens, begin == "begin", site, layer, apart)
             probes = self.found.setdefault(probe, {})
             probes.setdefault(found, {}).setdefault(variant, {})[name] = data.arrays[key]
 
@@ -134,25 +142,42 @@ def best_sites(data: ReportData) -> dict[str, dict[str, tuple[str, int]]]:
     Of several variants, that of the model in question counts: the first one.
     """
     rank = {name: nth for nth, name in enumerate(variants_of(data))}
+    apart = _inputs_apart(data)
     found: dict[str, dict[str, tuple[str, int]]] = {}
     for verdict in data.verdicts:
         rows = sorted(verdict.rows, key=lambda row: rank.get(str(row["variant"]), len(rank)))
         for row in rows:
-            at = located(row["tokens"], row["begin_token"], row["site"], row["layer"])
+            at = located(row["tokens"], row["begin_token"], row["site"], row["layer"], apart)
             found.setdefault(verdict.hypothesis, {}).setdefault(view_key(*at[:2]), at[2:])
     return found
 
 
-def located(tokens: Any, begin: Any, site: Any, layer: Any) -> tuple[str, bool, str, int]:
-    """Setting, stream and depth of a number; the input of the first block is at depth -1."""
-    depth = -1 if site == "resid_pre" else int(layer)
-    return str(tokens), bool(begin), _STREAMS.get(str(site), str(site)), depth
+def inputs_apart(sites: Iterable[Any]) -> bool:
+    """Whether the inputs of later blocks are a stream of their own: where outputs were read too, at
+    the same depths."""
+    return "resid_post" in set(map(str, sites))
+
+
+def _inputs_apart(data: ReportData) -> bool:
+    return inputs_apart(intact_readings(data.measurements)["site"])
+
+
+def located(
+    tokens: Any, begin: Any, site: Any, layer: Any, apart: bool
+) -> tuple[str, bool, str, int]:
+    """Setting, stream and depth of a number; the input of block n is at depth n - 1.
+
+    `apart` is what `inputs_apart` says of the sites that were read.
+    """
+    depth = int(layer) - 1 if site == "resid_pre" else int(layer)
+    own = apart and site == "resid_pre" and depth >= 0
+    return str(tokens), bool(begin), str(site) if own else _STREAMS.get(str(site), str(site)), depth
 
 
 def words_at(stream: str, depth: int) -> str:
     """The site at this depth of a stream, as sentences name it."""
-    if depth < 0:
-        return site_words("resid_pre", 0)
+    if depth < 0 or stream == "resid_pre":
+        return site_words("resid_pre", depth + 1)
     return site_words("resid_post" if stream == "resid" else stream, depth)
 
 

@@ -112,11 +112,11 @@ def still_readable_csv(group: dict[str, Any]) -> dict[str, Any]:
 
 def where_chart(uses: Sequence[UseVerdict]) -> Chart:
     """What taking a code away costs site by site, a panel for each code."""
+    local = [(v, use) for v in uses for use in v.uses if use.layer != names.EVERYWHERE]
+    apart = lookup.inputs_apart(use.site for _, use in local)
     found = [
-        (verdict, use, lookup.located(verdict.tokens, verdict.begin_token, use.site, use.layer))
-        for verdict in uses
-        for use in verdict.uses
-        if use.layer != names.EVERYWHERE
+        (v, use, lookup.located(v.tokens, v.begin_token, use.site, use.layer, apart))
+        for v, use in local
     ]
     found.sort(key=lambda item: item[2])  # setting, stream, depth; codes keep their order
     views = {}

@@ -536,3 +536,55 @@ def test_the_page_opens_on_the_setting_of_code_ablation(causal_report: ReportDat
     held = replace(causal_report, uses=causal_report.uses[1:])
     assert figures.settings_of(held)[0] == ("random", True)
     assert Page(render(held)).data["setting"] == ["random", True]
+
+
+def _inputs_of_blocks(report: ReportData, outputs: bool = False) -> ReportData:
+    """The report as `--sites resid_pre` reads a block more; with `outputs` they are kept, too."""
+    table = report.measurements
+    read = table[table["site"] == "resid_post"]
+    inputs = read.assign(site="resid_pre", layer=read["layer"] + 1)
+    kept = table[table["site"] == "resid_pre"]
+    arrays = {key: of for key, of in report.arrays.items() if "/resid_pre/" in key}
+    for key, of in report.arrays.items():
+        if "/resid_post/" in key:
+            variant, tokens, begin, layer, _, *rest = key.split("/")
+            arrays["/".join([variant, tokens, begin, str(int(layer) + 1), "resid_pre", *rest])] = of
+            arrays |= {key: of} if outputs else {}
+    parts = [kept, inputs, read] if outputs else [kept, inputs]
+    best = [
+        replace(
+            verdict,
+            rows=[row | {"site": "resid_pre", "layer": 2} for row in verdict.rows],
+        )
+        for verdict in report.verdicts
+    ]
+    return replace(
+        report, measurements=pd.concat(parts, ignore_index=True), arrays=arrays, verdicts=best
+    )
+
+
+def test_the_input_of_each_block_stands_one_step_before_it(small_report: ReportData) -> None:
+    page = Page(render(_inputs_of_blocks(small_report)))
+    charts = page.data["charts"]
+    panels = charts["probe-error"]["views"]["text|nobegin|mae|resid"]["panels"]
+    panel = next(p for p in panels if p["title"] == "From the variance alone")
+    (line,) = (s for s in panel["series"] if s["name"] == "trained")
+    assert line["x"] == [-1, 0, 1]
+    assert panel["marked"] == 1
+    (cosine,) = (c for c in charts["cosine"]["controls"] if c["name"] == "layer")
+    assert [value for value, _ in cosine["options"]] == ["-1", "0", "1"]
+    words = " ".join("".join(page.words).split())
+    assert "layer 2 resid_pre" in words
+    assert "input resid_pre" not in words
+
+
+def test_inputs_of_blocks_are_kept_apart_from_outputs(small_report: ReportData) -> None:
+    data = _inputs_of_blocks(small_report, outputs=True)
+    charts = Page(render(data)).data["charts"]
+    sites = dict(charts["cosine"]["controls"][0]["options"])
+    assert sites == {"resid": "residual stream", "resid_pre": "residual stream before each layer"}
+    views = charts["probe-error"]["views"]
+    for stream, x in (("resid", [-1, 0, 1]), ("resid_pre", [0, 1])):
+        lines = views[f"text|nobegin|mae|{stream}"]["panels"][0]["series"]
+        assert [s["x"] for s in lines if s["name"] == "trained"] == [x]
+    assert lookup.words_at("resid_pre", 1) == "the input of layer 2"
