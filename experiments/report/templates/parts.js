@@ -49,30 +49,42 @@ function walk(event, grid, width) {
   cells[to].focus();
 }
 
-// The first sentence of a word's entry in the glossary.
+// The sentence of the glossary's entry that begins with this word, else its first one. The use table is of removal,
+// whose rules stand last.
+function sentence(entry, word, removal) {
+  const all = $("dd", entry).textContent.split(/(?<=\.)(?<!\bal\.)\s/), said = word.toLowerCase();
+  const begins = (...ends) => all.filter((one) => ends.some((end) => one.toLowerCase().startsWith(said + end)));
+  return begins(":", "s:", "d:").at(removal ? -1 : 0) ?? begins(" ")[0] ?? all[0];
+}
+const byRemoval = (at) => Boolean($("#use")) && (!$("#follow") || at.closest("#use") !== null);
 function meaning(link) {
   const entry = document.querySelector(link.hash ?? link.dataset.term);
-  return [$("dt", entry).textContent, $("dd", entry).textContent.split(/(?<=\.)\s/)[0]];
+  return [$("dt", entry).textContent, sentence(entry, link.textContent, byRemoval(link))];
 }
 
 // What is somebody's text, or leads somewhere already, stays as it is.
 const APART = "a, button, select, option, summary:not(.measured > *), pre, code, script, style, svg, h1, .plot, .circuits, .prompt, .strip, .thumbs, .sortable, .info, .key, .brief, #claims dd, #glossary, #tip";
-// In each part the first of every word of the glossary leads to its meaning; words that a page never says are left out of it.
+// In each part the first of every word of the glossary leads to its meaning, and each verdict of an entry to its own;
+// words that a page never says are left out of it. What a probe reads is undecided by a rule of its own.
 function linkWords() {
   const entries = $$("#glossary [data-words]");
   if (!entries.length) return;
   const leads = new Set($$("a.term").map((link) => link.hash));
   const known = new RegExp(entries.map(({ dataset }) => `(?<![\\w-])(${dataset.words})(?![\\w-])`).join("|"), "i");
   for (const root of [$("header"), ...parts()]) {
-    const told = new Set($$("a.term", root).map((link) => link.hash));
+    const meant = (entry, word, at) => `${entry.id} ${sentence(entry, word, byRemoval(at))}`;
+    const explicit = $$("a.term", root), told = new Set(explicit.map((link) => meant($(link.hash), link.textContent, link)));
     const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
     for (let text = texts.nextNode(); text; text = texts.nextNode()) {
       if (text.parentElement.closest(APART)) continue;
       for (let from = 0, found; (found = known.exec(text.data.slice(from)));) {
-        const entry = entries[found.slice(1).findIndex((words) => words !== undefined)], at = from + found.index;
+        const at = from + found.index, around = text.parentElement, reads = found[0] === "undecided" && around.closest("[data-reads]");
+        const entry = reads ? $("#term-readable") : entries[found.slice(1).findIndex((words) => words !== undefined)];
         from = at + found[0].length;
-        if (told.has(`#${entry.id}`) || !text.parentElement.closest(entry.dataset.where)) continue;
-        told.add(`#${entry.id}`);
+        const own = meant(entry, found[0], around);
+        if (told.has(own) || !around.closest(entry.dataset.where)) continue;
+        told.add(own);
+        leads.add(`#${entry.id}`);
         const link = element("a", found[0], { class: "term", href: `#${entry.id}` });
         text = text.splitText(at);
         text.deleteData(0, found[0].length);
@@ -81,7 +93,6 @@ function linkWords() {
         from = 0;
       }
     }
-    for (const hash of told) leads.add(hash);
   }
   // What a button says cannot lead anywhere else, but tells its meaning too.
   for (const button of $$(".legend button, .sortable thead button")) {

@@ -1,14 +1,17 @@
 """What a reader meets first, in a real browser: the sentence, the figure, and a page that fits."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 
 from experiments.report.data import ReportData
+from experiments.report.page import render
 from tests.experiments.report.browser import (
     DESKTOP,
     PHONE,
@@ -70,6 +73,50 @@ def test_each_test_in_the_legend_tells_what_it_does(page: Browser) -> None:
         page.run("arguments[0].focus()", link)
         meaning = page.find(f"#term-{entry} dd").get_attribute("textContent") or ""
         assert page.find("#tip").text.split("\n", 1)[1] == meaning.split(". ")[0] + "."
+
+
+def _told(page: Browser, link: WebElement) -> str:
+    """What the tip says of a word, below its title."""
+    page.run("arguments[0].focus()", link)
+    return page.find("#tip").text.split("\n", 1)[1]
+
+
+def test_each_verdict_tells_its_own_meaning(page: Browser) -> None:
+    page.open_everything()
+    window(page, DESKTOP)
+    used, unused = "Used: necessity is", "Not used: necessity and sufficiency are surely below"
+    # On the first screen and, told anew, in the table of removals.
+    for place, word, said in (
+        ("#answer .verdict a", "used", used),
+        ("#answer .verdict a", "not used", unused),
+        ("#use .uses a", "not used", unused),
+    ):
+        link = next(one for one in page.all(place) if one.text == word)
+        assert _told(page, link).startswith(said)
+    (faint,) = (one for one in page.all("#sure a.term") if one.text == "faint")
+    assert _told(page, faint).startswith("Faint: it surely gains something")
+    # A name ends no sentence.
+    variance, said = (
+        page.find("#answer a[href='#term-variance']"),
+        "After Chi et al. 2023 it is so.",
+    )
+    page.run("document.querySelector('#term-variance dd').textContent = arguments[0]", said)
+    assert _told(page, variance) == said
+
+
+def test_a_reading_is_undecided_by_the_rule_of_readings(
+    driver: webdriver.Chrome, downloads: Path, small_report: ReportData, tmp_path: Path
+) -> None:
+    unsure = [
+        replace(verdict, rows=[row | {"verdict": "undecided"} for row in verdict.rows])
+        for verdict in small_report.verdicts
+    ]
+    path = tmp_path / "unsure.html"
+    path.write_text(render(replace(small_report, verdicts=unsure)), encoding="utf-8")
+    page = Browser(driver, path.as_uri(), downloads).open_everything()
+    (word,) = page.all("#verdicts a.term[href='#term-readable']")
+    assert word.text == "undecided"
+    assert _told(page, word).startswith("Undecided: the interval of the gain reaches")
 
 
 def test_the_figure_draws_each_code(page: Browser, causal_report: ReportData) -> None:
