@@ -182,6 +182,12 @@ function plotLayout(xTitle) {
     hoverlabel: { bgcolor: resolve("--panel"), bordercolor: resolve("--line"), font: { color: resolve("--ink") } } };
 }
 
+// Where fewer than two powers of ten are within reach, what stands between them is labelled, too.
+function logAxis(values) {
+  const logs = values.filter((value) => value > 0).map(Math.log10);
+  return { type: "log", dtick: Math.floor(Math.max(...logs)) > Math.ceil(Math.min(...logs)) ? 1 : undefined };
+}
+
 // A view box lets the print style scale the drawing to the paper.
 function scalable(plot) {
   for (const svg of $$(".main-svg", plot)) {
@@ -301,5 +307,5 @@ function measurementsTable(data) {
 }
 
 return { $, $$, element, drawn, placeOf, bytesOf, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, plain, shortened, cut, asFigure, wholePercent, saveCsv, save, saveBlob, menus, choice, errorBars, linesOf,
-  hoverText, resolve, forgetColours, CIVIDIS, plotLayout, drawPlot, showCircuits, sortableTable, measurementsTable };
+  hoverText, resolve, forgetColours, CIVIDIS, plotLayout, logAxis, drawPlot, showCircuits, sortableTable, measurementsTable };
 })();

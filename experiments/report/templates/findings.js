@@ -1,6 +1,6 @@
 // Draws what Python chose: claims' curves and heat maps. It computes no science.
 common.start((page) => {
-const { $, $$, element, plotText, saveCsv, errorBars, hoverText, resolve, plotLayout, drawPlot, measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture } = common;
+const { $, $$, element, plotText, saveCsv, errorBars, hoverText, resolve, plotLayout, logAxis, drawPlot, measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture } = common;
 const redraws = [];
 
 const own = (nth) => `--label-${nth % 10}`;
@@ -57,10 +57,10 @@ function layoutOf(figure, panel, width) {
   }
   if (figure.shaded) layout.shapes = [{ type: "rect", yref: "paper", y0: 0, y1: 1, x0: figure.shaded[0], x1: figure.shaded[1], layer: "below",
     line: { width: 0 }, fillcolor: resolve("--soft", 0.12) }];
-  if (figure.log.includes("x")) Object.assign(layout.xaxis, { type: "log", dtick: 1 });
+  if (figure.log.includes("x")) Object.assign(layout.xaxis, logAxis(panel.series.flatMap((s) => s.x)));
   if (figure.log.includes("y")) {
     const values = panel.series.flatMap((s) => s.y).filter((v) => v > 0), decades = Math.log10(Math.max(...values) / Math.min(...values));
-    Object.assign(layout.yaxis, { type: "log", dtick: decades > 1 ? 1 : undefined });
+    Object.assign(layout.yaxis, logAxis(values));
     // What does not change should look flat, not as noise.
     if (decades < 0.5) { const middle = Math.log10(Math.max(...values) * Math.min(...values)) / 2; layout.yaxis.range = [middle - 0.5, middle + 0.5]; }
   }

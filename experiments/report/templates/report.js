@@ -1,6 +1,6 @@
 // Draws what Python chose: switches views, redraws, sorts, filters, saves. It computes no science.
 common.start((page) => {
-const { $, $$, element, bytesOf, plotText, visible, shortened, saveCsv, menus, errorBars, linesOf, hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
+const { $, $$, element, bytesOf, plotText, visible, shortened, saveCsv, menus, errorBars, linesOf, hoverText, resolve, CIVIDIS, plotLayout, logAxis, drawPlot, showCircuits,
   measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture, boxesPicture, mapsPicture } = common;
 const { channels, paint: painted } = headPictures;
 const redraws = [];
@@ -66,10 +66,10 @@ function cosineCells(matrix) {
   return z;
 }
 
-function baseLayout(chart, log) {
+function baseLayout(chart, panel, log) {
   const layout = plotLayout(chart.x);
-  for (const axis of [layout.xaxis, layout.yaxis]) axis.type = log ? "log" : "linear";
-  if (log) layout.xaxis.dtick = layout.yaxis.dtick = 1;
+  for (const [axis, of] of [[layout.xaxis, "x"], [layout.yaxis, "y"]])
+    Object.assign(axis, log ? logAxis(panel.series.flatMap((series) => series[of])) : { type: "linear" });
   if (chart.ticks) {
     const depths = Object.keys(chart.ticks).map(Number).sort((a, b) => a - b);
     const step = Math.ceil(depths.length / 10);
@@ -200,7 +200,7 @@ function setUpChart(figure) {
     const spans = panels.filter((panel) => panel.matrix);
     const low = Math.min(...spans.map((p) => p.matrix.low)), high = Math.max(...spans.map((p) => p.matrix.high));
     panels.forEach((panel, i) => {
-      const box = host.children[i], plot = $(".plot", box), layout = baseLayout(chart, log);
+      const box = host.children[i], plot = $(".plot", box), layout = baseLayout(chart, panel, log);
       if (panel.marked !== undefined) layout.shapes = [marker(panel.marked)];
       $("h4", box).textContent = panel.title;
       $(".unit", box).textContent = panel.y;

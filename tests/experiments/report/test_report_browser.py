@@ -160,6 +160,9 @@ def test_the_axes_become_logarithmic(shared: Browser) -> None:
     assert shared.run(kind) == "linear"
     shared.click("#variance-by-position .log")
     assert shared.run(kind) == "log"
+    for plot in shared.all("#variance-by-position .plot"):
+        assert len(plot.find_elements(By.CSS_SELECTOR, ".xtick text")) > 1
+        assert len(plot.find_elements(By.CSS_SELECTOR, ".ytick text")) > 1
 
 
 def test_the_table_sorts_both_ways_by_number_and_by_word(shared: Browser) -> None:

@@ -37,8 +37,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
     at = np.arange(len(PLACES))
     several = tuple(line(f"curve {i}", "measured", at, at + i) for i in range(3))
     panels = tuple(Panel(f"panel {i}", several) for i in range(3))  # narrow ones
+    few = np.array([128.0, 256.0, 512.0])
+    short = Panel("p", (line("curve", "measured", few, few),))
+    lengths = Figure("lengths", "t", "c", "tokens", "n", (short,), log="xy")
     named = Figure("named", "named places", "c", "place", "number", panels, ticks=PLACES)
-    figures = [*run.figures, dataclasses.replace(heat, heat_about=0.0), named]
+    figures = [*run.figures, lengths, dataclasses.replace(heat, heat_about=0.0), named]
     words, arrays = pack(figures)
     return dataclasses.replace(run, info=run.info | {"figures": words}, arrays=arrays)
 
@@ -76,6 +79,12 @@ def test_columns_named_by_numbers_keep_their_names_and_order(browser: Browser) -
     np.testing.assert_allclose(np.array(trace["z"], dtype=float), HEAT)
     axis = browser.run("return document.querySelector('#heat .plot')._fullLayout.xaxis.type")
     assert axis == "category"
+
+
+def test_an_axis_of_less_than_a_decade_has_labels(browser: Browser) -> None:
+    for axis in ("xtick", "ytick"):
+        shown = browser.all(f"#lengths .plot .{axis} text")
+        assert len([label for label in shown if label.text]) > 1
 
 
 def test_curves_at_named_places_stand_apart_under_all_names(browser: Browser) -> None:
