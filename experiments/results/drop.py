@@ -184,17 +184,20 @@ class Dropped:
     @property
     def headline(self) -> str:
         """What the drop costs, and what comes back."""
+        back = self.brought_back
+        if back is not None:
+            span = f"{back.value:.0%} [{back.ci_low:.0%}, {back.ci_high:.0%}]"
+            return (
+                f"At {self._length} tokens the drop costs {self.cost.value:.2f} nats per token; "
+                f"recalibration goes {span} of the way to the intact model trained as long."
+            )
         mean = {v: self._of(v).mean() for v in (INTACT, DROPPED, RECALIBRATED)}
         steps, _ = self.curve(RECALIBRATED)
-        rises = (
+        return (
             f"At {self._length} tokens the drop takes the loss from {mean[INTACT]:.2f} to "
-            f"{mean[DROPPED]:.2f} nats per token; {steps[-1]} steps of recalibration"
+            f"{mean[DROPPED]:.2f} nats per token; {steps[-1]} steps of recalibration bring it to "
+            f"{mean[RECALIBRATED]:.2f}."
         )
-        back = self.brought_back
-        if back is None:
-            return f"{rises} bring it to {mean[RECALIBRATED]:.2f}."
-        span = f"{back.value:.0%} [{back.ci_low:.0%}, {back.ci_high:.0%}]"
-        return f"{rises} undo {span} of that."
 
     @property
     def sentences(self) -> list[str]:

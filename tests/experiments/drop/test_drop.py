@@ -16,7 +16,7 @@ from experiments.drop.drop import drop
 from experiments.drop.material import Material
 from experiments.drop.passkeys import Passkeys, check_room, drawn, right
 from experiments.drop.result import Drop
-from experiments.results.drop import CONTROL, DROPPED, RECALIBRATED
+from experiments.results.drop import CONTROL, DROPPED, RECALIBRATED, Dropped, read_key
 from experiments.results.measurements import INTACT
 from experiments.runs.steps import Steps
 from experiments.sweeps.runs import load_run
@@ -209,6 +209,16 @@ def test_the_table_the_page_and_the_headline(finished: Drop) -> None:
     again = load_run(finished.folder)
     assert isinstance(again, Drop)
     assert again.headline == finished.headline
+
+
+def test_the_headlines_share_is_of_the_way_to_the_intact_model_trained_as_long() -> None:
+    losses = {INTACT: 3.0, CONTROL: 2.0, DROPPED: 6.0, RECALIBRATED: 5.0}
+    windows = np.linspace(-0.01, 0.01, 5)
+    arrays = {read_key(v, 128, "losses"): loss + windows for v, loss in losses.items()}
+    said = Dropped(arrays, {"lengths": [128], "context": 128}).headline
+    assert "the drop costs 3.00 nats per token" in said
+    assert said.endswith("goes 25% [25%, 25%] of the way to the intact model trained as long.")
+    assert len(said.split()) <= 25
 
 
 @pytest.mark.parametrize("killed_in", ["control", "model"])
