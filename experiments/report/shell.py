@@ -113,7 +113,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    made.filters |= {"figure": _figure, "percent": _percent, "split": _sentences}
+    made.filters |= {"figure": _figure, "exact": _exact, "percent": _percent, "split": _sentences}
     return made
 
 
@@ -170,6 +170,14 @@ def _figure(value: Any) -> str:
     text = f"{rounded:.4f}" if abs(rounded) < 0.01 else f"{rounded:.3g}"
     text = f"{rounded:.0f}" if abs(rounded) >= 100 else text
     return ("0" if float(text) == 0 else text).replace("-", "−")
+
+
+def _exact(value: Any) -> str:
+    """The same of a number whose bounds may be tiny: below 0.001 it keeps its three digits."""
+    rounded = number(value, 3)
+    if rounded is None or rounded == 0 or abs(rounded) >= 0.001:
+        return _figure(value)
+    return f"{rounded:.3g}".replace("-", "−")
 
 
 def _sentences(text: str) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from tests.experiments.report.browser import (
     keep,
     window,
 )
-from tests.experiments.report.parsed_page import HOSTILE
+from tests.experiments.report.parsed_page import HOSTILE, Page
 from tests.experiments.report.synthetic_heads import synthetic_heads
 
 pytestmark = pytest.mark.browser
@@ -147,3 +147,17 @@ def _keyboard_reaches_everything(page: Browser) -> None:
     page.driver.switch_to.active_element.send_keys(Keys.TAB * (n + 5))
     told = "controls.filter((e) => !reached.has(e)).map((e) => e.outerHTML.slice(0, 120))"
     assert page.run(f"return {told}") == []
+
+
+def test_tiny_numbers_of_claims_keep_their_digits_and_marks_say_them(
+    causal_report: ReportData,
+) -> None:
+    shown = paper("kazemnejad2023")
+    outcomes = [Outcome(shown.claims[0], Measured(-2.134e-4, -0.0125, 4.5e-6, 3))]
+    data = _data(causal_report.measurements, "A headline.")
+    page = Page(render_reproduction(data, shown, outcomes, _figures("gains"), [], ""))
+    words = " ".join(" ".join(page.words).split())
+    assert "−0.000213 [−0.0125, 4.5e−06]" in words
+    assert "−0.0125 to 4.5e−06" in words
+    (label,) = {a["aria-label"] for tag, a in page.elements if tag == "svg" and a.get("role")}
+    assert label == f"−0.000213 [−0.0125, 4.5e−06]; {shown.claims[0].test}"
