@@ -12,6 +12,7 @@ from experiments.results import interchange as names
 from experiments.results import text_use
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.position_use import Interval
+from experiments.results.readability import setting_words
 
 # What the net effects are shares of, on a task and on text.
 _OF_ANSWERS = "answers that follow"
@@ -29,12 +30,13 @@ def moves_of(data: ReportData) -> dict[str, Any] | None:
         data: of the page.
 
     Returns:
-        Its rows, what their numbers are shares of, and why text further on was not followed, a
-        sentence or None; None where nothing was moved.
+        Its rows, the setting that they are of, what their numbers are shares of, and why text
+        further on was not followed, a sentence or None; None where nothing was moved.
     """
     if data.followed.empty:
         return None
     return {
+        "setting": _setting(data.measurements),
         "rows": [_row(row) for row in _by_code(data.followed).to_dict("records")],
         "share_of": _share_of(data),
         "nothing": text_use.nothing_further_on(data.measurements),
@@ -104,6 +106,13 @@ def _by_code(followed: pd.DataFrame) -> pd.DataFrame:
     # Where two codes tie the name keeps the rows of each together.
     keys = ["furthest", "code", names.NET]
     return followed.assign(furthest=furthest).sort_values(keys, ascending=False)
+
+
+def _setting(measurements: pd.DataFrame) -> str:
+    """What was read where positions were moved, in words; "" where no row of a move is left."""
+    rows = measurements[measurements["probe"].isin([names.PROBE, text_use.PROBE])]
+    pairs = rows[["tokens", "begin_token"]].itertuples(index=False)
+    return next((setting_words(str(tokens), bool(begin)) for tokens, begin in pairs), "")
 
 
 def _share_of(data: ReportData) -> str:
