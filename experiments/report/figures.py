@@ -40,8 +40,8 @@ class Chart:
     `caption` is one line, `reading` what a reader may unfold. `best` holds by setting the choices
     of the menus at which the signal is read best: there the figure opens.
 
-    `control` and `fit` name series of these kinds, `text` what their points' own texts are. With
-    `named_x` the CSV has what `ticks` call each x instead of x itself.
+    `control`, `fit` and `chance` name series of these kinds, `text` what their points' own texts
+    are. With `named_x` the CSV has what `ticks` call each x instead of x itself.
     """
 
     id: str
@@ -58,6 +58,7 @@ class Chart:
     log_toggle: bool = False
     switched: bool = True
     control: str = SHUFFLED
+    chance: str = "chance"
     fit: str = "perfect"
     text: str = "token"
     named_x: bool = False
@@ -292,13 +293,14 @@ def _variance_chart(found: lookup.SiteArrays) -> Chart:
         interval="band",
         log_toggle=True,
         fit="a + b/m",
+        chance="its own mean",
     )
 
 
 def _variance_panel(variant: str, arrays: lookup.ByName) -> dict[str, Any]:
     positions, (curve, *bounds) = _thinned(arrays, "curve")
     m, level = positions + 1, np.full(len(positions), np.nanmean(arrays["curve"]))
-    series = [lookup.make_series("chance", variant, m, level, "no position: its own mean")]
+    series = [lookup.make_series("chance", variant, m, level, "its own mean")]
     if "law" in arrays:
         a, b = arrays["law"]
         series.append(lookup.make_series("fit", variant, m, a + b / m, f"{a:.3g} + {b:.3g}/m"))

@@ -21,6 +21,7 @@ from probes.code_names import CODES
 from probes.scores import SHUFFLED
 
 _CONTROL = "size-matched control"
+_NO_INCREASE = "no increase"
 # What a use draws on its scale.
 _MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
 # measure -> (what its menu calls it, unit of its axis)
@@ -152,6 +153,7 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
         share_y=True,
         ticks=lookup.depth_ticks(depths),
         control=_CONTROL,
+        chance=_NO_INCREASE,
         text="word",
     )
 
@@ -159,7 +161,7 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
 def _series(measure: str, found: list[tuple[UseVerdict, Use, Any]]) -> list[dict[str, Any]]:
     """No increase, the control and the numbers of one code, by depth and variant."""
     depths = sorted({where[3] for _, _, where in found})
-    series = [lookup.make_series("chance", None, depths, [0.0] * len(depths), "no increase")]
+    series = [lookup.make_series("chance", None, depths, [0.0] * len(depths), _NO_INCREASE)]
     for variant in dict.fromkeys(verdict.variant for verdict, _, _ in found):
         own = [(use, where[3]) for verdict, use, where in found if verdict.variant == variant]
         x = [depth for _, depth in own]

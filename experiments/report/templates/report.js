@@ -29,7 +29,7 @@ function paint(root) {
 
 // ---------------------------------------------------------------- charts
 
-const ROLE = { value: "measured", chance: "chance", depth: "layer" };
+const ROLE = { value: "measured", depth: "layer" };
 
 // One layer's colour: the variant's, from faint (early) to full (late).
 const depthColour = (series) => resolve(colourName(series.variant), 0.25 + 0.75 * series.shade);
@@ -159,7 +159,7 @@ function setUpChart(figure) {
       legend.append(button);
     }
     const kinds = new Set(series.map((s) => s.kind));
-    const words = { control: chart.control, chance: "chance", fit: chart.fit };
+    const words = { control: chart.control, chance: chart.chance, fit: chart.fit };
     for (const kind of ["chance", "control", "fit"]) if (kinds.has(kind)) {
       const item = element("span", undefined, { class: "key" });
       item.append(element("i", undefined, { class: kind }), words[kind]);

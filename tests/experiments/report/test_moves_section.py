@@ -82,6 +82,7 @@ def test_smaller_moves_are_drawn_from_no_move_on(causal_report: ReportData) -> N
     data = replace(causal_report, measurements=pd.concat([rows, *moves]), followed=FOLLOWED)
     chart = dose_chart(data)
     assert [*chart.views] == ["earlier tokens, permuted", "text by 32 positions"]  # most first
+    assert chart.chance == "no move"
     (panel,) = chart.views["earlier tokens, permuted"]["panels"]
     drawn = {series["kind"]: series for series in panel["series"]}
     assert (panel["title"], panel["y"]) == ("variance", "share of answers")

@@ -160,6 +160,7 @@ def test_the_axes_become_logarithmic(shared: Browser) -> None:
     assert shared.run(kind) == "linear"
     shared.click("#variance-by-position .log")
     assert shared.run(kind) == "log"
+    assert "its own mean" in shared.find("#variance-by-position .legend").text
     for plot in shared.all("#variance-by-position .plot"):
         assert len(plot.find_elements(By.CSS_SELECTOR, ".xtick text")) > 1
         assert len(plot.find_elements(By.CSS_SELECTOR, ".ytick text")) > 1
@@ -384,7 +385,8 @@ def test_the_chart_of_places_follows_measure_and_site(
     assert "size-matched control" in causal.find("#removal .legend").text
     header, *rows = causal.download("#removal .csv")
     assert header[:6] == ["panel", "variant", "role", "series", "word", "after_layer"]
-    assert {row[2] for row in rows} == {"measured", "chance", "size-matched control"}
+    assert {row[2] for row in rows} == {"measured", "no increase", "size-matched control"}
+    assert "no increase" in causal.find("#removal .legend").text
     mine = [float(row[6]) for row in rows if row[0] == "variance" and row[2] == "measured"]
     assert np.allclose(mine, stored("increase", "resid"), rtol=1e-4)
     causal.choose("#removal select[name='site']", "attn_out")
