@@ -141,7 +141,7 @@ function setUpChart(figure) {
     said.hidden = !there;
     if (!there) return;
     const at = there.every((choice, i) => choice === menu.chosen[i]);
-    said.replaceChildren(at ? "This signal is read best here." : "This signal is read best at another site. ");
+    said.replaceChildren(`In the ${page.variants[0]} model this signal is read best ${at ? "here." : "at another site. "}`);
     if (at) return;
     const back = element("button", "Show it", { type: "button", class: "quiet" });
     back.addEventListener("click", () => { menu.choose(best()); draw(); });
@@ -204,7 +204,7 @@ function setUpChart(figure) {
       if (panel.marked !== undefined) layout.shapes = [marker(panel.marked)];
       $("h4", box).textContent = panel.title;
       $(".unit", box).textContent = panel.y;
-      $(".elsewhere", box).textContent = panel.elsewhere ? `Read best at ${panel.elsewhere}.` : "";
+      $(".elsewhere", box).textContent = panel.elsewhere ? `Read best in the ${page.variants[0]} model at ${panel.elsewhere}.` : "";
       plot.setAttribute("aria-label", describe(chart, panel));
       let traces;
       if (panel.matrix) {

@@ -192,11 +192,11 @@ def test_a_chart_opens_where_the_verdict_was_read(
     chosen = [s.get_attribute("value") for s in shared.all("#variance-by-position select")]
     assert chosen == ["attn_out" if row["site"] == "attn_out" else "resid", str(row["layer"])]
     here = shared.find("#variance-by-position .here")
-    assert here.text == "This signal is read best here."
+    assert here.text == "In the trained model this signal is read best here."
     shared.choose("#variance-by-position select[name='layer']", "0")
-    assert here.text.startswith("This signal is read best at another site.")
+    assert here.text.startswith("In the trained model this signal is read best at another site.")
     shared.click("#variance-by-position .here button")
-    assert here.text == "This signal is read best here."
+    assert here.text == "In the trained model this signal is read best here."
 
 
 def test_figures_are_saved_as_pictures(shared: Browser) -> None:

@@ -311,6 +311,12 @@ def test_each_signal_is_shown_where_it_is_read_best(causal_report: ReportData) -
         assert shown.endswith(f", {stream}")
         assert panel["marked"] == (-1 if row["site"] == "resid_pre" else row["layer"])
     assert all("marked" in panel for panel in panels.values())
+    assert "is read best in the trained model" in chart.caption
+    # The verdict on similarity is of the error of its probe, not of adjacency.
+    adjacency = next(
+        c for s in figures.sections(causal_report) for c in s.charts if c.id == "adjacency"
+    )
+    assert not [p for v in adjacency.views.values() for p in v["panels"] if "marked" in p]
 
 
 def test_the_whole_table_is_in_the_page(small_report: ReportData, page: Page) -> None:
