@@ -189,8 +189,8 @@ def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
     return Chart(
         id="probe-error",
         title="What each signal gives away, layer by layer",
-        caption="Dashed: chance. Bars are 95% intervals. The upright line marks where the signal "
-        f"is read best in the {next(iter(points.variants), '')} model, by the measure of its verdict.",
+        caption="Dashed: chance. Bars are 95% intervals. The upright line marks where the "
+        f"signal is read best in the {next(iter(points.variants), '')} model, by the measure of its verdict.",
         reading="Each panel is one signal. Position can be read where errors lie below chance, and "
         "where the mean residual's share lies above it. Every point is a probe that was fitted on "
         "some sequences and scored on others. Dotted lines are the same procedure on shuffled "
@@ -236,8 +236,8 @@ def _adjacency_chart(points: lookup.Points, best: _Best) -> Chart:
     chart = Chart(
         id="adjacency",
         title="Adjacency scores and recovered order",
-        caption="A, B, C: how often the nearer of two positions has the larger cosine. There chance is "
-        "one half.",
+        caption="A, B, C: how often the nearer of two positions has the larger cosine. There "
+        "chance is one half.",
         reading="Three variants of the score: all pairs, neighbours only, both sides. Seriation "
         "orders the tokens from the matrix alone; its chance is the mean |τ| of random orders.",
         x="after layer",

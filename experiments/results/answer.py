@@ -41,8 +41,14 @@ _SITES = {
 # The unit of a score that is a share, 0 to 1.
 OF_ANSWERS = "of answers"
 
-# How a reading is told after "position is".
-_READ = ("readable", "faint", "unreadable", "undecided", "invalid")
+# How a reading is told after "position can be read", and how the last two codes are joined.
+_READ = {
+    "readable": ("from", "and"),
+    "faint": ("faintly from", "and"),
+    "unreadable": ("not from", "or"),
+    "undecided": ("undecided:", "and"),
+    "invalid": ("control failed:", "and"),
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,8 @@ class Score:
         name: what is scored, "loss".
         unit: of the numbers, "nats per token".
         value: value, low, high.
-        chance: the same of a guess without context.
+        chance: the same of a guess without context; of answers, that of a guesser who knows all
+            but the order.
     """
 
     name: str
@@ -65,13 +72,15 @@ class Score:
     def sentence(self) -> str:
         """The score with its interval, against chance."""
         value, low, high, chance = self._told
-        return f"Its {self.name} is {value} [{low}, {high}] {self.unit}; chance is {chance}."
+        whose = "an order-blind guesser's" if self.unit == OF_ANSWERS else "chance"
+        return f"Its {self.name} is {value} [{low}, {high}] {self.unit}; {whose} is {chance}."
 
     @property
     def brief(self) -> str:
         """The score against chance, for a line of 50 characters."""
         value, *_, chance = self._told
-        return f"{self.name} {value} {self.unit}, chance {chance}."
+        whose = "order-blind" if self.unit == OF_ANSWERS else "chance"
+        return f"{self.name} {value} {self.unit}, {whose} {chance}."
 
     @property
     def _told(self) -> list[str]:
@@ -362,8 +371,19 @@ def _of_reading(readings: Sequence[Reading | None], codes: Sequence[str]) -> str
     for reading, code in zip(readings, codes, strict=True):
         if reading is not None:
             by_word[reading.word].append(code)
-    said = [f"{word} from {_listed(found, 'and')}" for word, found in by_word.items() if found]
-    return f"In this model position is {', '.join(said)}." if said else "No position code was read."
+    said = [
+        f"{how} {_listed(found, last)}"
+        for word, (how, last) in _READ.items()
+        if (found := by_word[word])
+    ]
+    if not said:
+        return "No position code was read."
+    sentence = "; ".join(said)
+    if by_word["readable"] or by_word["faint"]:
+        return f"Position can be read {sentence}."
+    if by_word["unreadable"]:
+        return f"Position cannot be read {sentence.removeprefix('not ')}."
+    return f"Whether position can be read is not settled; {sentence}."
 
 
 def _listed(names: Sequence[str], last: str) -> str:

@@ -11,6 +11,7 @@ from rich.table import Table
 from experiments.cli.tables import of_answer, of_claims, of_heads, of_onsets
 from experiments.report.data import ReportData
 from experiments.results.answer import (
+    OF_ANSWERS,
     Answer,
     CodeAnswer,
     Judged,
@@ -95,7 +96,43 @@ def test_every_sentence_about_readings_has_at_most_25_words() -> None:
         )
         said = Answer(codes, "text").sentence
         assert len(said.split()) <= 25, said
-        assert all(f"{word} from" in said for word in words)
+        assert all(said.count(code) == 1 for code in CODES), said
+
+
+def _read(**words: str) -> str:
+    """What is said where each code is read so."""
+    codes = [
+        CodeAnswer(code, None, None, None, Reading("trained", word, (0.5, 0.4, 0.6), "input"))
+        for code, word in words.items()
+    ]
+    return Answer(tuple(codes), "text").sentence
+
+
+def test_what_can_be_read_is_told_in_english() -> None:
+    assert (
+        _read(variance="readable", counting="readable", similarity="faint")
+        == "Position can be read from variance and counting; faintly from similarity."
+    )
+    assert (
+        _read(variance="faint", similarity="unreadable", counting="unreadable")
+        == "Position can be read faintly from variance; not from similarity or counting."
+    )
+    assert (
+        _read(variance="unreadable", similarity="undecided")
+        == "Position cannot be read from variance; undecided: similarity."
+    )
+    assert (
+        _read(variance="undecided", similarity="invalid")
+        == "Whether position can be read is not settled; undecided: variance; "
+        "control failed: similarity."
+    )
+
+
+def test_accuracy_stands_beside_that_of_a_guesser_who_is_blind_to_order() -> None:
+    score = Score("accuracy", OF_ANSWERS, (0.86, 0.8, 0.9), 0.35)
+    told = "Its accuracy is 86% [80%, 90%] of answers; an order-blind guesser's is 35%."
+    assert score.sentence == told
+    assert score.brief == "accuracy 86% of answers, order-blind 35%."
 
 
 def test_a_reason_stands_in_place_of_words() -> None:
