@@ -17,7 +17,7 @@ from experiments.results.measurements import INTACT, LOSS, RANDOM_INIT, finished
 from experiments.results.position_use import Interval
 from experiments.results.readability import HYPOTHESES, READ_AS, gain, gain_bounds
 from experiments.results.usage import Use, UseVerdict
-from probes.code_names import CODES
+from probes.code_names import CODES, IRREGULAR
 from probes.scores import SHUFFLED
 
 _CONTROL = "size-matched control"
@@ -76,7 +76,10 @@ def _group(
             {
                 "use": use,
                 "read": [
+                    # The irregular part is not read alone.
                     words.get((READ_AS.get(use.code, use.code), variant, *setting))
+                    if use.code != IRREGULAR
+                    else None
                     for variant in readers
                 ],
                 "marks": marks(_scaled(use), _MARKED, top),

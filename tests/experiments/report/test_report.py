@@ -426,6 +426,7 @@ def test_the_table_of_uses_holds_the_verdicts_and_their_words(causal_report: Rep
     assert list(by_code) == ["variance", "similarity", "smooth trend", "irregular part"]
     assert by_code["variance"]["use"].word == "used"  # as planted
     assert by_code["variance"]["read"] == ["readable", "faint"]
+    assert by_code["irregular part"]["read"] == [None, None]  # as on the first screen
     # The loss without all four codes is a row of its own.
     table = causal_report.measurements
     row = table.query(
