@@ -190,7 +190,8 @@ def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
         id="probe-error",
         title="What each signal gives away, layer by layer",
         caption="Dashed: chance. Bars are 95% intervals. The upright line marks where the "
-        f"signal is read best in the {next(iter(points.variants), '')} model, by the measure of its verdict.",
+        f"signal is read best in the {next(iter(points.variants), '')} model, by the measure of "
+        "its verdict.",
         reading="Each panel is one signal. Position can be read where errors lie below chance, and "
         "where the mean residual's share lies above it. Every point is a probe that was fitted on "
         "some sequences and scored on others. Dotted lines are the same procedure on shuffled "

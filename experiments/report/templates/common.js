@@ -76,6 +76,7 @@ async function arrive(box) {
   drawWaiting(box);
 }
 function drawWaiting(box) {
+  watcher.unobserve(box); // what was drawn for print arrives no more
   const { draw } = waiting.get(box) ?? {};
   waiting.delete(box);
   delete box.dataset.waiting;

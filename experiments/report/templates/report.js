@@ -178,7 +178,7 @@ function setUpChart(figure) {
     const view = chart.views[key()];
     menu.refresh();
     say();
-    $(".controls", figure).hidden = $(".csv", figure).hidden = !view;
+    for (const used of $$(".controls, .csv, .picture", figure)) used.hidden = !view;
     if (!view) {
       $$(".plot", host).forEach((plot) => Plotly.purge(plot));
       legend.replaceChildren();

@@ -218,3 +218,32 @@ def test_figures_are_saved_as_pictures(shared: Browser) -> None:
     assert header[:4] == ["code", "verdict", "shown", "value"]
     assert {row[2] for row in rows} >= {"untrained model", "this model"}
     assert json.dumps(rows).count("irregular part") >= 3
+
+
+def test_a_phone_keeps_captions_and_code_names_in_sight(page: Browser) -> None:
+    page.open_everything()
+    window(page, PHONE)
+    cut = page.run(
+        "return [...document.querySelectorAll('.scroll caption:not(.hidden)')]"
+        ".filter(c => c.checkVisibility() && c.getBoundingClientRect().right > innerWidth)"
+        ".map(c => c.textContent)"
+    )
+    assert cut == []
+    for table in ("#verdicts", "table.uses"):
+        name, caption = f"{table} tbody:not([hidden]) tr.first > th", f"{table} caption"
+        before = [box(page, where)["left"] for where in (name, caption)]
+        page.run("document.querySelector(arguments[0]).closest('.scroll').scrollLeft = 150", table)
+        assert [box(page, where)["left"] for where in (name, caption)] == before
+
+
+def test_what_was_drawn_for_print_is_drawn_once(page: Browser) -> None:
+    page.wait(lambda: page.run("return window.Plotly !== undefined"))
+    hidden = "getComputedStyle(document.querySelector('#attention')).display === 'none'"
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert page.run(f"return {hidden}")  # it is not drawn for print
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    page.run("dispatchEvent(new Event('afterprint'))")
+    page.open_everything()
+    assert not page.run(f"return {hidden}")
+    assert page.driver.get_log("browser") == []
