@@ -183,6 +183,17 @@ function plotLayout(xTitle) {
     hoverlabel: { bgcolor: resolve("--panel"), bordercolor: resolve("--line"), font: { color: resolve("--ink") } } };
 }
 
+// Plotly's symbols, and the corners of each in percent of its box: curves are told apart by more than their colour.
+const SHAPES = { circle: "", square: "0 0,100 0,100 100,0 100", diamond: "50 0,100 50,50 100,0 50", "triangle-up": "50 0,100 100,0 100",
+  cross: "35 0,65 0,65 35,100 35,100 65,65 65,65 100,35 100,35 65,0 65,0 35,35 35", "triangle-down": "0 0,100 0,50 100",
+  x: "20 0,50 30,80 0,100 20,70 50,100 80,80 100,50 70,20 100,0 80,30 50,0 20", star: "50 0,62 38,100 38,69 60,81 100,50 76,19 100,31 60,0 38,38 38",
+  hexagon: "25 0,75 0,100 50,75 100,25 100,0 50", pentagon: "50 0,100 38,81 100,19 100,0 38" };
+function shaped(swatch, symbol) {
+  swatch.dataset.symbol = symbol;
+  if (SHAPES[symbol]) Object.assign(swatch.style, { borderRadius: 0, clipPath: `polygon(${SHAPES[symbol].replace(/\d+/g, "$&%")})` });
+  return swatch;
+}
+
 // Where fewer than two powers of ten are within reach, what stands between them is labelled, too.
 function logAxis(values) {
   const logs = values.filter((value) => value > 0).map(Math.log10);
@@ -308,5 +319,5 @@ function measurementsTable(data) {
 }
 
 return { $, $$, element, drawn, placeOf, bytesOf, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, plain, shortened, cut, asFigure, wholePercent, saveCsv, save, saveBlob, menus, choice, errorBars, linesOf,
-  hoverText, resolve, forgetColours, CIVIDIS, plotLayout, logAxis, drawPlot, showCircuits, sortableTable, measurementsTable };
+  hoverText, resolve, forgetColours, CIVIDIS, SHAPES, shaped, plotLayout, logAxis, drawPlot, showCircuits, sortableTable, measurementsTable };
 })();

@@ -1,13 +1,13 @@
 // Draws what Python chose: claims' curves and heat maps. It computes no science.
 common.start((page) => {
-const { $, $$, element, plotText, saveCsv, errorBars, hoverText, resolve, plotLayout, logAxis, drawPlot, measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture } = common;
+const { $, $$, element, plotText, saveCsv, errorBars, hoverText, resolve, SHAPES, shaped, plotLayout, logAxis, drawPlot, measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture } = common;
 const redraws = [];
 
-const own = (nth) => `--label-${nth % 10}`;
-const swatch = (name) => {
+const own = (nth) => `--label-${nth % 10}`, symbol = (nth) => Object.keys(SHAPES)[nth % 10];
+const swatch = (nth) => {
   const dot = element("span", "", { class: "swatch" });
-  dot.style.setProperty("--own", `var(${name})`);
-  return dot;
+  dot.style.setProperty("--own", `var(${own(nth)})`);
+  return shaped(dot, symbol(nth));
 };
 const LINES = { predicted: "fit", reference: "control", chance: "chance" };
 
@@ -26,7 +26,7 @@ function traces(figure, series, nth, shift) {
   if (series.kind === "reference") return { ...points, line: { color: resolve("--soft"), width: 1.6, dash: "dot" } };
   if (series.kind === "chance") return { ...points, line: { color: resolve("--chance"), width: 1.4, dash: "dash" } };
   const colour = resolve(own(nth)), measured = { ...points, x: series.x.map((x) => x + shift), mode: figure.ticks.length ? "markers" : "lines+markers", line: { color: resolve(own(nth), 0.5), width: 1.2 },
-    marker: { color: colour, size: 5 } };
+    marker: { color: colour, size: 6, symbol: symbol(nth) } };
   if (series.low) measured.error_y = errorBars(series, { thickness: 1.2, width: 2, color: colour });
   return measured;
 }
@@ -77,7 +77,7 @@ function legend(panel) {
   let nth = 0;
   for (const series of panel.series) {
     const key = element("span", undefined, { class: "key" });
-    key.append(series.kind === "measured" ? swatch(own(nth++)) : element("i", "", { class: LINES[series.kind] }), series.name);
+    key.append(series.kind === "measured" ? swatch(nth++) : element("i", "", { class: LINES[series.kind] }), series.name);
     box.append(key);
   }
   return box;

@@ -1,6 +1,6 @@
 // Charts as files: one SVG of a chart as it is shown, or the same as PNG.
 Object.assign(common, (() => {
-const { $, $$, element, resolve, save, saveBlob } = common;
+const { $, $$, element, resolve, save, saveBlob, SHAPES } = common;
 
 // A picture's SVG is saved as it is, or drawn at twice its size as PNG.
 async function savePicture(name, kind, svg) {
@@ -33,7 +33,9 @@ async function chartPicture(figure) {
   const keyAt = (key, x, y) => {
     const mark = $(".swatch, i", key);
     const colour = mark ? getComputedStyle(mark)[mark.className === "swatch" ? "backgroundColor" : "borderTopColor"] : soft;
-    return `<rect x="${x}" y="${y}" width="10" height="10" fill="${xml(colour)}"/>` + textAt(x + 15, y + 9, 12, soft, key.textContent.trim());
+    const corners = SHAPES[mark?.dataset.symbol]?.replace(/(\d+) (\d+)/g, (_, across, down) => `${x + across / 10} ${y + down / 10}`);
+    const box = corners ? `<polygon points="${corners}"` : `<rect x="${x}" y="${y}" width="10" height="10"`;
+    return `${box} fill="${xml(colour)}"/>` + textAt(x + 15, y + 9, 12, soft, key.textContent.trim());
   };
   let x = EDGE;
   const legend = keys.map((key) => {

@@ -1,6 +1,6 @@
 // Draws what Python chose: switches views, redraws, sorts, filters, saves. It computes no science.
 common.start((page) => {
-const { $, $$, element, bytesOf, plotText, visible, shortened, saveCsv, menus, errorBars, linesOf, hoverText, resolve, CIVIDIS, plotLayout, logAxis, drawPlot, showCircuits,
+const { $, $$, element, bytesOf, plotText, visible, shortened, saveCsv, menus, errorBars, linesOf, hoverText, resolve, CIVIDIS, shaped, plotLayout, logAxis, drawPlot, showCircuits,
   measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture, boxesPicture, mapsPicture } = common;
 const { channels, paint: painted } = headPictures;
 const redraws = [];
@@ -18,6 +18,7 @@ function unpack(text, scale) {
 // One colour and one symbol per variant, everywhere.
 const KNOWN = ["trained", "pretrained", "random-init", "bidirectional"];
 const SYMBOLS = { trained: "circle", pretrained: "circle", "random-init": "square", bidirectional: "diamond" };
+const symbolOf = (variant) => SYMBOLS[variant] ?? "triangle-up";
 function colourName(variant) {
   if (KNOWN.includes(variant)) return `--${variant}`;
   const others = page.variants.filter((name) => !KNOWN.includes(name));
@@ -48,7 +49,7 @@ function lineTraces(series, chart) {
   if (series.text) Object.assign(measured, { text: series.text.map(plotText), hovertemplate: `%{text}: ${hover}` });
   if (chart.interval === "bars") {
     measured.mode = "lines+markers";
-    measured.marker = { color: resolve(name), size: chart.text === "word" ? series.text.map((word) => word === "used" ? 11 : 6) : 7, symbol: SYMBOLS[series.variant] ?? "triangle-up" };
+    measured.marker = { color: resolve(name), size: chart.text === "word" ? series.text.map((word) => word === "used" ? 11 : 6) : 7, symbol: symbolOf(series.variant) };
     if (series.low) measured.error_y = errorBars(series, { thickness: 1.3, width: 3, color: resolve(name) });
     return [measured];
   }
@@ -154,7 +155,8 @@ function setUpChart(figure) {
     legend.replaceChildren();
     for (const name of names) {
       const button = element("button", undefined, { type: "button", "aria-pressed": !hidden.has(name), title: "show or hide" });
-      button.append(element("span", undefined, { class: "swatch", "data-variant": name }), name);
+      const swatch = element("span", undefined, { class: "swatch", "data-variant": name });
+      button.append(chart.kind === "lines" && chart.interval === "bars" ? shaped(swatch, symbolOf(name)) : swatch, name);
       button.addEventListener("click", () => { hidden.has(name) ? hidden.delete(name) : hidden.add(name); draw(); });
       legend.append(button);
     }

@@ -143,6 +143,17 @@ def test_the_condition_switches_every_chart_and_the_verdict(
     assert {name: shared.traces(name) for name in names} == before
 
 
+def test_the_legend_has_the_symbol_of_each_variant(shared: Browser) -> None:
+    marks = shared.all("#probe-error .legend button .swatch")
+    drawn = shared.run(
+        "return Object.fromEntries(document.querySelector('#probe-error .plot').data"
+        ".filter(trace => trace.marker?.symbol).map(trace => [trace.name, trace.marker.symbol]))"
+    )
+    assert len(set(drawn.values())) == len(marks) == 3
+    for mark in marks:
+        assert drawn[mark.get_attribute("data-variant")] == mark.get_attribute("data-symbol")
+
+
 def test_a_variant_can_be_hidden(shared: Browser) -> None:
     assert shared.line("probe-error", "random-init")
     shared.click("#probe-error .legend button:nth-child(2)")

@@ -100,6 +100,15 @@ def test_curves_at_named_places_stand_apart_under_all_names(browser: Browser) ->
     assert tuple(names) == PLACES * 3
     keys = [key.text for key in browser.all("#named .legend .key")]
     assert keys == [trace["name"] for trace in drawn]  # said once for all three panels
+    # Each curve has a symbol of its own, which its key has too.
+    symbols = browser.run(
+        "return document.querySelector('#named .plot').data.map(trace => trace.marker.symbol)"
+    )
+    assert len(set(symbols)) == len(PLACES)
+    marks = browser.all("#named .legend .swatch")
+    assert [mark.get_attribute("data-symbol") for mark in marks] == symbols
+    saved = ElementTree.parse(browser.saved("#named .picture[data-kind='svg']", ".svg"))
+    assert len(saved.findall("{*}polygon")) == len(symbols) - 1  # one is a circle
 
 
 def test_downloads_hold_the_numbers(browser: Browser) -> None:
