@@ -200,6 +200,13 @@ function logAxis(values) {
   return { type: "log", dtick: Math.floor(Math.max(...logs)) > Math.ceil(Math.min(...logs)) ? 1 : undefined };
 }
 
+// A chart in words, for who hears it.
+function described(title, y, x, curves) {
+  const told = curves.map(({ name, y: all }) => [name, all.filter((value) => value !== null)]).filter(([, values]) => values.length)
+    .map(([name, values]) => `${name} from ${asFigure(Math.min(...values))} to ${asFigure(Math.max(...values))}`);
+  return `${title}: line chart, ${y} against ${x}. ${told.join("; ")}`;
+}
+
 // A view box lets the print style scale the drawing to the paper.
 function scalable(plot) {
   for (const svg of $$(".main-svg", plot)) {
@@ -244,10 +251,11 @@ const shortened = (token) => cut(visible(token), 14);
 function sortableTable(box, { length, columns }, dress = () => {}, figure = (value) => String(Number(value.toPrecision(4)))) {
   const PER_PAGE = 25, shown = columns.filter((c) => c.shown);
   const table = $(".sortable", box), head = $("thead", table), body = $("tbody", table), chosen = new Map();
-  const text = Array.from({ length }, (_, i) => columns.map((c) => c.values[i] ?? "").join("\u0001").toLowerCase());
   let order = null, descending = false, at = 0, rows = [];
 
   const read = ({ values, numeric }, i) => values[i] === null ? "–" : numeric && !Number.isInteger(values[i]) ? figure(values[i]) : String(values[i]);
+  // A number is found as it is shown and as it is kept.
+  const text = Array.from({ length }, (_, i) => columns.map((c) => `${c.values[i] ?? ""}${c.numeric && c.values[i] !== null ? ` ${read(c, i)}` : ""}`).join("\u0001").toLowerCase());
   function compare(a, b) {
     const x = order.values[a], y = order.values[b];
     if (x === null || y === null) return (x === null) - (y === null) || a - b; // missing ones last, both ways
@@ -319,5 +327,5 @@ function measurementsTable(data) {
 }
 
 return { $, $$, element, drawn, placeOf, bytesOf, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, plain, shortened, cut, asFigure, wholePercent, saveCsv, save, saveBlob, menus, choice, errorBars, linesOf,
-  hoverText, resolve, forgetColours, CIVIDIS, SHAPES, shaped, plotLayout, logAxis, drawPlot, showCircuits, sortableTable, measurementsTable };
+  hoverText, resolve, forgetColours, CIVIDIS, SHAPES, shaped, plotLayout, logAxis, described, drawPlot, showCircuits, sortableTable, measurementsTable };
 })();

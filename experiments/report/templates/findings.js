@@ -1,6 +1,6 @@
 // Draws what Python chose: claims' curves and heat maps. It computes no science.
 common.start((page) => {
-const { $, $$, element, plotText, saveCsv, errorBars, hoverText, resolve, SHAPES, shaped, plotLayout, logAxis, drawPlot, measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture } = common;
+const { $, $$, element, asFigure, plotText, saveCsv, errorBars, hoverText, resolve, SHAPES, shaped, plotLayout, logAxis, described, drawPlot, measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture } = common;
 const redraws = [];
 
 const own = (nth) => `--label-${nth % 10}`, symbol = (nth) => Object.keys(SHAPES)[nth % 10];
@@ -72,6 +72,12 @@ function layoutOf(figure, panel, width) {
   return layout;
 }
 
+function describe(figure, panel) {
+  if (figure.heat_about === null) return described(panel.title, figure.y, figure.x, panel.series.filter((s) => s.kind === "measured"));
+  const z = panel.series.flatMap((row) => row.y).filter((value) => value !== null);
+  return `${panel.title}: heat map of ${figure.y} from ${asFigure(Math.min(...z))} to ${asFigure(Math.max(...z))}`;
+}
+
 function legend(panel) {
   const box = element("div", undefined, { class: "legend" });
   let nth = 0;
@@ -88,7 +94,7 @@ function setUpFigure(box) {
   const drawn = [], lines = ({ series }) => series.map(({ kind, name }) => `${kind} ${name}`).join("\n"), alike = new Set(figure.panels.map(lines)).size === 1;
   if (alike && !isHeat) host.before(legend(figure.panels[0]));
   for (const panel of figure.panels) {
-    const div = element("div", undefined, { class: "panel" }), plot = element("div", undefined, { class: "plot", role: "img", "aria-label": panel.title });
+    const div = element("div", undefined, { class: "panel" }), plot = element("div", undefined, { class: "plot", role: "img", "aria-label": describe(figure, panel) });
     div.append(element("h4", panel.title), element("p", isHeat ? "" : figure.y, { class: "unit" }), plot);
     if (isHeat) plot.style.height = `${60 + 21 * panel.series.length}px`;
     else if (!alike) div.append(legend(panel));

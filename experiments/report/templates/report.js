@@ -1,6 +1,6 @@
 // Draws what Python chose: switches views, redraws, sorts, filters, saves. It computes no science.
 common.start((page) => {
-const { $, $$, element, bytesOf, plotText, visible, shortened, saveCsv, menus, errorBars, linesOf, hoverText, resolve, CIVIDIS, shaped, plotLayout, logAxis, drawPlot, showCircuits,
+const { $, $$, element, bytesOf, plotText, visible, shortened, saveCsv, menus, errorBars, linesOf, hoverText, resolve, CIVIDIS, shaped, plotLayout, logAxis, described, drawPlot, showCircuits,
   measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture, boxesPicture, mapsPicture } = common;
 const { channels, paint: painted } = headPictures;
 const redraws = [];
@@ -101,11 +101,7 @@ function commonRange(panels) {
 
 function describe(chart, panel) {
   if (panel.matrix) return `${panel.title}: heat map of cosines from ${panel.matrix.low} to ${panel.matrix.high}`;
-  const parts = panel.series.filter((s) => s.kind === "value").map((s) => {
-    const y = s.y.filter((v) => v !== null);
-    return `${s.name} from ${Math.min(...y)} to ${Math.max(...y)}`;
-  });
-  return `${panel.title}: line chart, ${panel.y} against ${chart.x}. ${parts.join("; ")}`;
+  return described(panel.title, panel.y, chart.x, panel.series.filter((s) => s.kind === "value"));
 }
 
 function setUpChart(figure) {

@@ -218,6 +218,15 @@ def test_the_table_filters_and_pages(shared: Browser, small_report: ReportData) 
     assert shared.find("#count").text.endswith(f"of {len(table)}")
 
 
+def test_a_number_is_found_as_it_is_shown(shared: Browser, small_report: ReportData) -> None:
+    values = [value for value in small_report.measurements["value"] if 1 < value < 9]
+    # Kept are six digits: rounded to four they say something else.
+    shown = next(f"{v:.4g}" for v in values if f"{v:.4g}" not in f"{v:.6g}" and len(f"{v:.4g}") > 4)
+    shared.find("#search").send_keys(shown)
+    assert shown in shared.column("value")
+    shared.click("#clear")
+
+
 def test_the_table_is_saved_as_filtered(shared: Browser, small_report: ReportData) -> None:
     Select(shared.find("#table select[aria-label='only this probe']")).select_by_visible_text(
         "positional_vectors"

@@ -81,6 +81,13 @@ def test_columns_named_by_numbers_keep_their_names_and_order(browser: Browser) -
     assert axis == "category"
 
 
+def test_charts_tell_their_numbers_to_who_hears_them(browser: Browser) -> None:
+    said = browser.find("#lengths .plot").get_attribute("aria-label")
+    assert said == "p: line chart, n against tokens. curve from 128 to 512"
+    said = browser.find("#heat .plot").get_attribute("aria-label")
+    assert said == "map: heat map of R² from −0.2 to 0.9"
+
+
 def test_an_axis_of_less_than_a_decade_has_labels(browser: Browser) -> None:
     for axis in ("xtick", "ytick"):
         shown = browser.all(f"#lengths .plot .{axis} text")
