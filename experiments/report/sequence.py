@@ -30,7 +30,7 @@ def sequence_chart(data: ReportData) -> Chart:
     return Chart(
         id="sequence-positions",
         title="Predicted against true position",
-        caption="One line a layer, faint is early; the thin line is exact, the dashed one chance.",
+        caption="One line a layer, pale is early; the thin line is exact, the dashed one chance.",
         reading="The dashed line is the guess that knows nothing: the middle of the sequence.",
         x="true position",
         views={"": {"panels": panels}} if panels else {},

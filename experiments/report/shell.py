@@ -113,7 +113,13 @@ def environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    made.filters |= {"figure": _figure, "exact": _exact, "percent": _percent, "split": _sentences}
+    made.filters |= {
+        "figure": _figure,
+        "exact": _exact,
+        "coded": _coded,
+        "percent": _percent,
+        "split": _sentences,
+    }
     return made
 
 
@@ -184,6 +190,15 @@ def _sentences(text: str) -> tuple[str, str]:
     """The first sentence, and the others."""
     first, _, others = text.replace("\n", " ").partition(". ")
     return (f"{first}." if others else first), others
+
+
+def _coded(text: str) -> Markup:
+    """A text whose words between backticks are code."""
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:  # one has no partner
+        return Markup.escape(text)
+    shown = (Markup("<code>{}</code>") if nth % 2 else Markup("{}") for nth in range(len(parts)))
+    return Markup("").join(form.format(part) for form, part in zip(shown, parts, strict=True))
 
 
 def _percent(share: Any) -> str:

@@ -29,9 +29,11 @@ const plotText = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&l
 const CONTROL_PICTURES = { "\n": "↵", "\t": "⇥", " ": "␣" };
 // What turns the reading direction, and tokens that nobody would see.
 const UNSEEN = /\p{Bidi_Control}|^\p{Cf}+$/gu;
+// Spaces of other kinds, and ends of lines and pages that no key makes.
+const UNUSUAL = /[\p{Z}\u0080-\u009f]+/gu;
+const named = (unseen) => [...unseen].map((c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(" ");
 const visible = (token) => token === "" ? "∅" : token.replace(/[\u0000-\u0020\u007f]/g,
-  (c) => CONTROL_PICTURES[c] ?? (c === "\u007f" ? "␡" : String.fromCharCode(0x2400 + c.charCodeAt(0)))).replace(UNSEEN,
-  (unseen) => [...unseen].map((c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(" "));
+  (c) => CONTROL_PICTURES[c] ?? (c === "\u007f" ? "␡" : String.fromCharCode(0x2400 + c.charCodeAt(0)))).replace(UNUSUAL, named).replace(UNSEEN, named);
 
 // Three digits, at most four after the point, as in the tables that Python writes.
 function asFigure(value) {

@@ -95,6 +95,9 @@ def test_each_verdict_tells_its_own_meaning(page: Browser) -> None:
         assert _told(page, link).startswith(said)
     (faint,) = (one for one in page.all("#sure a.term") if one.text == "faint")
     assert _told(page, faint).startswith("Faint: it surely gains something")
+    # Elsewhere these words mean something else.
+    assert not page.all("#one-sequence a[href='#term-readable']")
+    assert not page.all("#sure a[href='#term-first-token']")
     # A name ends no sentence.
     variance, said = (
         page.find("#answer a[href='#term-variance']"),

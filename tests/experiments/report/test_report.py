@@ -252,6 +252,15 @@ def test_a_run_with_nothing_to_draw_still_makes_a_page(small_report: ReportData)
     assert Page(render(empty)).data["charts"] == {}
 
 
+def test_code_in_notes_is_code(make_report: Any) -> None:
+    note = f"First `train --out {IMAGE}` is run, then `again`."
+    text = render(make_report(info={"notes": [note, "a ` alone"]}))
+    page = Page(text)
+    assert len([tag for tag, _ in page.elements if tag == "code"]) == 2
+    assert IMAGE not in text
+    assert "a ` alone" in text
+
+
 def test_missing_numbers_become_gaps(make_report: Any) -> None:
     data = make_report()
     table = data.measurements.copy()

@@ -80,6 +80,16 @@ def test_a_hostile_token_shows_as_text(shared: Browser, small_report: ReportData
     assert not any("<" in hover for hover in hovers)
 
 
+def test_what_nobody_would_see_of_a_token_is_named(shared: Browser) -> None:
+    for token, shown in (
+        ("a b\u00a0", "a␣bU+00A0"),
+        ("\u2028", "U+2028"),
+        ("\u200d\u200d", "U+200D U+200D"),
+        ("\u3000\u3000", "U+3000 U+3000"),
+    ):
+        assert shared.run("return common.visible(arguments[0])", token) == shown
+
+
 def test_the_heat_map_follows_layer_and_site(shared: Browser, small_report: ReportData) -> None:
     def drawn() -> np.ndarray:
         (trace,) = shared.traces("cosine")
