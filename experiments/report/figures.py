@@ -41,7 +41,7 @@ class Chart:
     of the menus at which the signal is read best: there the figure opens.
 
     `control`, `fit` and `chance` name series of these kinds, `text` what their points' own texts
-    are. With `named_x` the CSV has what `ticks` call each x instead of x itself.
+    are. With `named_x` only as many of `ticks` are labelled as there is room for their names.
     """
 
     id: str

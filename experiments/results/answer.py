@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.results.measurements import RANDOM_INIT
+from experiments.results.percent import percent
 from experiments.results.position_use import STRONGEST, Interval, Use, Word, strongest, telling
 from experiments.results.readability import (
     HYPOTHESES,
@@ -84,8 +85,8 @@ class Score:
 
     @property
     def _told(self) -> list[str]:
-        form = ".0%" if self.unit == OF_ANSWERS else "#.3g"
-        return [format(of, form) for of in (*self.value, self.chance)]
+        told = percent if self.unit == OF_ANSWERS else "{:#.3g}".format
+        return [told(of) for of in (*self.value, self.chance)]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ def percent(share: float) -> str:
         share: 1 is all of it; a number.
 
     Returns:
-        Words.
+        Words; what is nearly all is ">99%".
     """
+    if 0.995 <= share < 1:
+        return ">99%"
     # Adding zero makes a zero of what rounds to minus zero.
     return f"{round(100 * share) + 0}%".replace("-", "−")

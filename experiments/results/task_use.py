@@ -16,6 +16,7 @@ from experiments.results.interchange import (
     uses,
 )
 from experiments.results.measurements import finished
+from experiments.results.percent import percent
 from probes.code_names import JUDGED
 
 
@@ -38,13 +39,13 @@ def without_order(measurements: pd.DataFrame) -> str | None:
     own, guesser = accuracy.loc[["", GUESSER]].tolist()
     if SHUFFLED_QUESTION not in accuracy:
         return (
-            f"the model has not learned the task: {own:.0%} of its answers are right, and "
-            f"{guesser:.0%} of an order-blind guesser's. Train it longer, or give another one."
+            f"the model has not learned the task: {percent(own)} of its answers are right, and "
+            f"{percent(guesser)} of an order-blind guesser's. Train it longer, or give another one."
         )
     return (
-        f"the model has not learned order: {own:.0%} of its answers are right, "
-        f"{accuracy.loc[SHUFFLED_QUESTION]:.0%} on shuffled questions, and {guesser:.0%} of an "
-        "order-blind guesser's. Train it longer, or give another one."
+        f"the model has not learned order: {percent(own)} of its answers are right, "
+        f"{percent(accuracy.loc[SHUFFLED_QUESTION])} on shuffled questions, and "
+        f"{percent(guesser)} of an order-blind guesser's. Train it longer, or give another one."
     )
 
 

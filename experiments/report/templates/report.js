@@ -233,9 +233,10 @@ function setUpChart(figure) {
       });
       return saveCsv(name(), ["variant", "position_1", "position_2", "cosine"], rows);
     }
+    const texts = view.panels.some((panel) => panel.series.some((series) => series.text));
     const rows = view.panels.flatMap((panel) => panel.series.flatMap((s) => s.x.map((x, i) =>
-      [panel.title, s.variant, ROLE[s.kind] ?? chart[s.kind], s.name, s.text?.[i], chart.named_x ? chart.ticks[x] : x, s.y[i], s.low?.[i], s.high?.[i], panel.y])));
-    saveCsv(name(), ["panel", "variant", "role", "series", chart.text, chart.x.replace(/\W+/g, "_"), "value", "ci_low", "ci_high", "unit"], rows);
+      [panel.title, s.variant, ROLE[s.kind] ?? chart[s.kind], s.name, ...(texts ? [s.text?.[i]] : []), chart.ticks?.[x] ?? x, s.y[i], s.low?.[i], s.high?.[i], panel.y])));
+    saveCsv(name(), ["panel", "variant", "role", "series", ...(texts ? [chart.text] : []), chart.x.replace(/\W+/g, "_"), "value", "ci_low", "ci_high", "unit"], rows);
   });
   redraws.push(draw);
   draw();

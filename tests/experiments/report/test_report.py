@@ -252,6 +252,12 @@ def test_a_run_with_nothing_to_draw_still_makes_a_page(small_report: ReportData)
     assert Page(render(empty)).data["charts"] == {}
 
 
+def test_the_layer_of_the_whole_model_is_explained(causal_page: Page, page: Page) -> None:
+    said = "A layer of −1 stands for the whole model, not for a single layer."
+    assert said in " ".join(causal_page.words)
+    assert said not in " ".join(page.words)
+
+
 def test_code_in_notes_is_code(make_report: Any) -> None:
     note = f"First `train --out {IMAGE}` is run, then `again`."
     text = render(make_report(info={"notes": [note, "a ` alone"]}))

@@ -261,6 +261,9 @@ def test_a_chart_saves_the_numbers_behind_it(shared: Browser) -> None:
         and row[header.index("series")] == "trained"
     ]
     assert mine == shared.line("probe-error", "trained")
+    # The input is named as on the axis, and no column is empty.
+    assert rows[0][header.index("after_layer")] == "input"
+    assert "token" not in header
     assert {row[header.index("role")] for row in rows} == {
         "measured",
         "shuffled positions",
