@@ -110,7 +110,15 @@ def site_of(row: Mapping[str, Any] | pd.Series) -> str:
 
 
 def setting_words(tokens: str, begin_token: bool) -> str:
-    """What a model reads, as sentences name it."""
+    """What a model reads, as sentences name it.
+
+    Args:
+        tokens: as the tidy table has them, "text" or "random".
+        begin_token: whether one stands before them.
+
+    Returns:
+        Words that fit within a sentence.
+    """
     kind = "uniform random tokens" if tokens == "random" else tokens
     return f"{kind} {'with' if begin_token else 'without'} a begin token"
 
