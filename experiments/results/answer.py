@@ -80,8 +80,9 @@ class Score:
     def brief(self) -> str:
         """The score against chance, for a line of 50 characters."""
         value, *_, chance = self._told
-        whose = "order-blind" if self.unit == OF_ANSWERS else "chance"
-        return f"{self.name} {value} {self.unit}, {whose} {chance}."
+        if self.unit == OF_ANSWERS:
+            return f"{self.name} {value}, order-blind guesser {chance}."
+        return f"{self.name} {value} {self.unit}, chance {chance}."
 
     @property
     def _told(self) -> list[str]:

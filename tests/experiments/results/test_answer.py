@@ -132,7 +132,7 @@ def test_accuracy_stands_beside_that_of_a_guesser_who_is_blind_to_order() -> Non
     score = Score("accuracy", OF_ANSWERS, (0.86, 0.8, 0.9), 0.35)
     told = "Its accuracy is 86% [80%, 90%] of answers; an order-blind guesser's is 35%."
     assert score.sentence == told
-    assert score.brief == "accuracy 86% of answers, order-blind 35%."
+    assert score.brief == "accuracy 86%, order-blind guesser 35%."
     nearly = Score("accuracy", OF_ANSWERS, (0.9975, 0.99, 1.0), 0.35)
     assert "is >99% [99%, 100%] of answers" in nearly.sentence
 
