@@ -1,5 +1,8 @@
 """Shares as people read them. Needs nothing."""
 
+# Single precision leaves so little of a whole that is none.
+_ROUNDING = 1e-6
+
 
 def percent(share: float) -> str:
     """A share as whole percent.
@@ -10,7 +13,7 @@ def percent(share: float) -> str:
     Returns:
         Words; what is nearly all is ">99%".
     """
-    if 0.995 <= share < 1:
+    if 0.995 <= share < 1 - _ROUNDING:
         return ">99%"
     # Adding zero makes a zero of what rounds to minus zero.
     return f"{round(100 * share) + 0}%".replace("-", "−")

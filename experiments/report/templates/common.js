@@ -44,7 +44,8 @@ function asFigure(value) {
 }
 
 // What is nearly all is not all of it, nor is a little nothing.
-const wholePercent = (share) => share > 0 && share < 0.005 ? "<1%" : share < 1 && share >= 0.995 ? ">99%" : `${Math.round(100 * share)}%`;
+// Single precision leaves a millionth of a whole open.
+const wholePercent = (share) => share > 0 && share < 0.005 ? "<1%" : share < 1 - 1e-6 && share >= 0.995 ? ">99%" : `${Math.round(100 * share)}%`;
 
 // ---------------------------------------------------------------- what stands in the page compressed
 

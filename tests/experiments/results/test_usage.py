@@ -44,6 +44,7 @@ def test_sentences_name_quantities_with_their_units(causal_report: ReportData) -
 
 def test_what_rounds_to_zero_has_no_sign() -> None:
     assert [percent(share) for share in (-0.004, 0.004, -0.126, 1)] == ["0%", "0%", "−13%", "100%"]
+    assert [percent(share) for share in (0.9975, 1 - 1e-7)] == [">99%", "100%"]
     none, little = (0.0, 0.0, 0.0), (-0.004, -0.2, 0.3)
     use = Use("variance", -1, "stream", "used", none, none, none, little, little, None)
     nats = {"intact": (1.0, 0.9, 1.1), "chance": 2.0, "total_effect": (0.5, 0.4, 0.6)}
