@@ -151,7 +151,8 @@ class LoadedModel:
         where = sites(self.variant.n_layers, hooks, layers)
         config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=seq_len)
         source = self.variant.sources[0]
-        of = {"seq_len": self._length(seq_len, source.longest), "begin_token": source.always_begins}
+        length = self._length(seq_len) if seq_len else source.one_row(self._length(None))
+        of = {"seq_len": length, "begin_token": source.always_begins}
         split = Split.of(source, config.n_fit, config.n_held_out, seed=config.seed, **of)
         return positions_read(self.variant, split, where, ablate, config.batch_size, config.seed)
 
@@ -355,11 +356,11 @@ class LoadedModel:
             how["seq_len"] = self._length(seq_len)
         return ProbingConfig.like(self.config, **how)
 
-    def _length(self, asked: int | None, usual: int | None = None) -> int:
+    def _length(self, asked: int | None) -> int:
         limit: int = self.model.cfg.n_ctx
         if asked is not None and not (isinstance(asked, Integral) and 8 <= asked <= limit):
             raise UserError(f"seq_len is {asked}: give 8 to {limit}, the model's context.")
-        return int(asked or min(limit, max(8, usual or 128)))
+        return int(asked or min(limit, 128))
 
 
 def load(

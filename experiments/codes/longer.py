@@ -123,21 +123,14 @@ def both_lengths(task: AnswerTask, length: int, config: ProbingConfig, context: 
     asked = config.n_fit + config.n_held_out
     # Where a task has few examples, none is fitted on and scored.
     every = dataset(task, asked, split="test", seed=seed, lengths=[length])[length].different
-    n_fit = len(every) * config.n_fit // asked
+    n_fit = max(1, len(every) * config.n_fit // asked)
     longer = every[n_fit:]
+    _check_enough(task, longer, length, FEWEST_SEQUENCES)
     seen = dataset(task, n_fit, split="train", seed=seed, lengths=[trained])[trained].different
     n_fit = min(n_fit, len(seen))
     held_out = dataset(task, len(longer), split="validation", seed=seed, lengths=[trained])[trained]
     held_out = held_out.different
-    for some, of, least in (
-        (longer, length, FEWEST_SEQUENCES),
-        (held_out, trained, FEWEST_EXAMPLES),
-    ):
-        if len(some) < least:
-            raise UserError(
-                f"{len(some)} different examples of {task.name} with length {of} are too few to "
-                f"score: give {least} at least, better some hundreds."
-            )
+    _check_enough(task, held_out, trained, FEWEST_EXAMPLES)
     for some, of in ((seen, trained), (held_out, trained), (every, length)):
         if len(some.length.unique()) > 1 or len(some.prompt_length.unique()) > 1:
             raise UserError(
@@ -147,6 +140,14 @@ def both_lengths(task: AnswerTask, length: int, config: ProbingConfig, context: 
     padding = every.tokens.new_zeros(n_fit, int(every.length[0] - seen.length[0]))
     fit = torch.cat([torch.cat([seen.tokens, padding], dim=1), every.tokens[:n_fit]])
     return BothLengths(fit, (held_out, longer), (int(seen.length[0]), int(every.length[0])))
+
+
+def _check_enough(task: AnswerTask, some: Examples, length: int, least: int) -> None:
+    if len(some) < least:
+        raise UserError(
+            f"{len(some)} different examples of {task.name} with length {length} are too few to "
+            f"score: give {least} at least, better some hundreds."
+        )
 
 
 def _by_kind(

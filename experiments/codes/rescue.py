@@ -38,7 +38,7 @@ from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.examples import Examples
-from probes.bootstrap import SequenceBootstrap
+from probes.bootstrap import SequenceBootstrap, few_sequences
 from probes.code_names import JUDGED
 from probes.codes.interchange import Move, interchange, together, variation_at
 from probes.codes.statistics import CodeStatistics
@@ -192,15 +192,22 @@ class _Run:
         bootstrap = SequenceBootstrap(seed=self._seed)
         trained, longer = self._known[:2], (*self._known[2:], moved.follows, control.follows)
         # No longer example belongs to one of the trained length: each is a row of its own.
-        bootstrap.update(block_diag(*(np.stack(of, axis=1) for of in (trained, longer))))
+        parts = [np.stack(of, axis=1) for of in (trained, longer)]
+        bootstrap.update(block_diag(*parts))
 
         def of(function: Callable[..., Any]) -> Interval:
             def value(means: Any) -> Any:
                 within, n_within, n, *others = means.T
                 return function(within / n_within, *(other / n for other in others))
 
-            low, high = bootstrap.interval_of(value)
-            return float(bootstrap.value_of(value)), float(low), float(high)
+            found = float(bootstrap.value_of(value))
+            # Drawn out for the fewer of the two, as either one's interval would be.
+            few, every = (few_sequences(0.025, n) for n in (min(map(len, parts)), bootstrap.n))
+            low, high = (
+                found + (bound - found) * few / every
+                for bound in map(float, bootstrap.interval_of(value))
+            )
+            return found, low, high
 
         return of
 

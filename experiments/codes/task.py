@@ -95,9 +95,12 @@ def check_enough_to_fit(config: ProbingConfig, n_fit: int, d_model: int, positio
     """
     least = max(1 + math.ceil(positions / d_model), math.ceil((d_model + 2) / positions))
     if config.code_ablation != "no" and n_fit < least:
+        more = f"fit on {least} at least, better ten times that, or give uses='no'."
+        if n_fit < config.n_fit:
+            more = f"no other differ, of {least} that are needed; give uses='no'."
         raise UserError(
             f"{n_fit} sequences are too few to remove codes at {positions} positions of "
-            f"width {d_model}: fit on {least} at least, better ten times that, or give uses='no'."
+            f"width {d_model}: {more}"
         )
 
 
@@ -166,9 +169,9 @@ def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) 
         )
     if len(scored) < FEWEST_EXAMPLES:
         raise UserError(
-            f"training held out {len(scored)} different examples of {task.name} with length "
-            f"{length}, and {FEWEST_EXAMPLES} are needed to remove codes: give longer ones "
-            "(--lengths), or uses='no'."
+            f"of {config.n_held_out} held-out examples of {task.name} with length {length} only "
+            f"{len(scored)} differ, not {FEWEST_EXAMPLES}: draw more, give other --lengths, or "
+            "uses='no'."
         )
     check_enough_to_fit(config, len(seen), variant.model.cfg.d_model, len(positions))
     return InterventionTask(

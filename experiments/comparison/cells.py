@@ -43,9 +43,6 @@ PROBES: dict[str, MakeProbes] = {
     "two-layer": two_layer_probes,
 }
 
-# With fewer positions probes have too little to read.
-_SHORTEST = 8
-
 
 @dataclass(frozen=True)
 class Condition:
@@ -54,13 +51,12 @@ class Condition:
     Attributes:
         source: where they come from.
         begin_token: whether they start with one.
-        longest: tokens of the longest sequence that the model learned from, where it learned from
-            examples; None from text, of which a sequence can be as long as one likes.
+        learned: what the model learned from, which says how long a row is.
     """
 
     source: TokenSource
     begin_token: bool
-    longest: int | None = None
+    learned: TokenSource
 
     def key(self, variant: str) -> str:
         """What tells a variant under this condition from the rest of the run."""
@@ -76,9 +72,7 @@ class Condition:
         return sequence[:LONGEST]
 
     def _how(self, config: CompareConfig) -> dict[str, Any]:
-        # In a longer row one example would follow another, as none did in training.
-        longest = config.seq_len if self.longest is None else max(_SHORTEST, self.longest)
-        own = {"seq_len": min(config.seq_len, longest), "seed": config.seed}
+        own = {"seq_len": self.learned.one_row(config.seq_len), "seed": config.seed}
         return own | {"begin_token": self.begin_token}
 
 
@@ -87,7 +81,7 @@ def conditions_of(variant: ModelVariant) -> list[Condition]:
     never saw a sequence without one is not read without one; nor one of examples on longer rows."""
     first = variant.sources[0]
     return [
-        Condition(source, begin_token, first.longest)
+        Condition(source, begin_token, first)
         for source in variant.sources
         for begin_token in (False, True)
         if (source.begin_id is not None if begin_token else not first.always_begins)

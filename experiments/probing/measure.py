@@ -33,6 +33,8 @@ from probes.streaming import StreamingProbe
 from probes.variance import VarianceProbe
 
 ALL_BUT_FIRST = slice(FIRST_POSITION, None)
+# An interval is over sequences.
+_FEWEST_SCORED = 2
 
 Stage = Literal["update", "evaluate"]
 # What is fitted or scored, by site: probes, and after them what else is fitted.
@@ -89,7 +91,13 @@ class Split:
         """
         fit = source.sequences(n_fit, split="fit", **how)
         held_out = source.sequences(n_held_out, split="held_out", **how)
-        return cls(fit, held_out[first_of_each(held_out)])
+        different = first_of_each(held_out)
+        if len(different) < _FEWEST_SCORED:
+            raise UserError(
+                f"all {n_held_out} held-out sequences of {source.name} are the same: give other "
+                "lengths (--lengths)."
+            )
+        return cls(fit, held_out[different])
 
 
 @dataclass(frozen=True)
@@ -224,6 +232,10 @@ def measure(
         UserError: where a site does not exist in the model or its activations are not finite, and
             where a worker dies.
     """
+    if len(split.held_out) < _FEWEST_SCORED * shards.n:
+        raise UserError(
+            f"only {len(split.held_out)} held-out sequences are different: ask for fewer --shards."
+        )
     learners: Learners = {site: probes(site, seed) for site in where}
     run = partial(shards.map, model=model, spec=spec, condition=condition)
     alone, shares = _to_fit(split.fit, learners, shards.n, seed)

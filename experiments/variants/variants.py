@@ -306,7 +306,8 @@ def _known_length(config: ExperimentConfig, trained_on: TrainedOn, n_ctx: int) -
     )
     if not isinstance(trained, AnswerTask):
         return n_ctx
-    return min(n_ctx, max(trained.source().longest, config.least["seq_len"]))
+    longest = trained.n_tokens(max(trained.training_lengths))
+    return min(n_ctx, max(longest, config.least["seq_len"]))
 
 
 def _check_lengths(config: ExperimentConfig, task: Task) -> None:

@@ -49,6 +49,10 @@ WhenMoved = Literal["symbol", "place", "same"]
 _FEWEST_PROMPTS = 4
 # Prompts looked at to see how many of a length are held out.
 _PROMPTS_LOOKED_AT = 512
+# Examples looked at to see how short the shortest ones are.
+_EXAMPLES_LOOKED_AT = 256
+# With fewer positions probes have too little to read.
+_FEWEST_TOKENS = 8
 # Of the prompts of a length, the largest share that may be held out. An eighth is aimed at.
 _LARGEST_SHARE = 0.25
 # Drawn at a time at most, to bound the memory that the prompts of the other split take.
@@ -345,10 +349,17 @@ class ExampleSource(TokenSource):
         self.name = task.name
         self.begin_id = task.tokenizer.begin_id
 
-    @property
-    def longest(self) -> int:
-        """Tokens of an example of the greatest training length."""
-        return self.task.n_tokens(max(self.task.training_lengths))
+    def one_row(self, seq_len: int) -> int:
+        """Tokens of the shortest of many examples that rows are drawn from: a longer row would hold
+        another example behind some, as no training did. But at least as many as probes need."""
+        some = self.task.examples(
+            _EXAMPLES_LOOKED_AT, self._length(seq_len), Generator().manual_seed(0), split="train"
+        )
+        return min(seq_len, max(_FEWEST_TOKENS, int(some.length.min())))
+
+    def _length(self, seq_len: int) -> int:
+        fitting = self.task.fitting_lengths(seq_len)
+        return max(fitting) if fitting else min(self.task.training_lengths)
 
     def drawn(
         self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
@@ -357,8 +368,7 @@ class ExampleSource(TokenSource):
 
         Where one example does not fill a row, more follow; the row is cut to `seq_len`.
         """
-        fitting = self.task.fitting_lengths(seq_len)
-        length = max(fitting) if fitting else min(self.task.training_lengths)
+        length = self._length(seq_len)
         part: TaskSplit = "train" if split == "fit" else "validation"
         room = seq_len - begin
         rows = torch.empty((n, 0), dtype=torch.long)

@@ -33,10 +33,16 @@ class TokenSource(ABC):
     begin_id: int | None
     always_begins: ClassVar[bool] = False
 
-    @property
-    def longest(self) -> int | None:
-        """Tokens of its longest example; None where a sequence can be as long as one likes."""
-        return None
+    def one_row(self, seq_len: int) -> int:
+        """Tokens of a row that holds what the source has once, such as one example.
+
+        Args:
+            seq_len: what a row has at most.
+
+        Returns:
+            So many, or fewer.
+        """
+        return seq_len
 
     def sequences(
         self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
