@@ -198,6 +198,13 @@ def report(
 ) -> None:
     """Draw the page of a finished run again."""
     if not (folder / "info.json").is_file():
+        from experiments.sweeps.sweep import SWEEP_FILE
+
+        if (folder / SWEEP_FILE).is_file():
+            raise UserError(
+                f"{str(folder)!r} is a sweep: give the folder of one of its cells, or read all of "
+                "them with read_sweep."
+            )
         raise UserError(f"{str(folder)!r} holds no finished run: run the command that began it.")
     from experiments.sweeps.runs import load_run
 

@@ -156,9 +156,10 @@ def check_enough_to_draw(task: InterventionTask) -> None:
     """Raise UserError where there are too few sequences to score: each has a draw of its own."""
     n = len(task.split.held_out)
     if n < FEWEST_SEQUENCES:
+        of = "" if task.source is None else f" of {task.source.name}"
         raise UserError(
-            f"{n} examples are too few to move codes in: give {FEWEST_SEQUENCES} at least, better "
-            "some hundreds."
+            f"{n} different examples{of} are too few to move codes in: it takes {FEWEST_SEQUENCES} "
+            "held-out ones of one length, better some hundreds."
         )
 
 

@@ -36,6 +36,7 @@ from experiments.heads.history import head_history
 from experiments.probing.measure import sites
 from experiments.probing.shards import Reader, read_once
 from experiments.results.measurements import FIRST_POSITION, table
+from experiments.results.task_use import UNMOVED
 from experiments.runs.cells import Cell
 from experiments.runs.finished import Made
 from experiments.runs.timing import seconds_a_sequence
@@ -143,7 +144,7 @@ class _Reader(Reader[CompareConfig]):
         if config.code_ablation != "no" and config.task != "text":
             notes.append(_FRAME)
         if (why := self._too_little()) is not None:
-            notes.append(f"No position was moved: {why}")
+            notes.append(f"{UNMOVED} {why}")
         facts: dict[str, Any] = {}
         if config.model is None:
             facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
@@ -265,7 +266,7 @@ class _Reader(Reader[CompareConfig]):
         try:
             elsewhere = movable(task)
         except UserError as error:
-            notes.append(f"No position was moved: {error}")
+            notes.append(f"{UNMOVED} {error}")
             return []
         bar = self._bar(f"{variant.kind}, {_MOVED}")
         cell = MoveInTask(self.config, variant, task, elsewhere, bar)

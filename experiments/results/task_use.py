@@ -19,6 +19,9 @@ from experiments.results.measurements import finished
 from experiments.results.percent import percent
 from probes.code_names import JUDGED
 
+# How a run's note begins that says why removal decides alone.
+UNMOVED = "No position was moved:"
+
 
 def without_order(measurements: pd.DataFrame) -> str | None:
     """Why nothing is said of the codes of a model, where it has not learned order.
@@ -39,13 +42,13 @@ def without_order(measurements: pd.DataFrame) -> str | None:
     own, guesser = accuracy.loc[["", GUESSER]].tolist()
     if SHUFFLED_QUESTION not in accuracy:
         return (
-            f"the model has not learned the task: {percent(own)} of its answers are right, and "
-            f"{percent(guesser)} of an order-blind guesser's. Train it longer, or give another one."
+            f"the model has not learned the task: {percent(own)} of its answers are right. An "
+            f"order-blind guesser gets {percent(guesser)}: train it longer, or give another one."
         )
     return (
-        f"the model has not learned order: {percent(own)} of its answers are right, "
-        f"{percent(accuracy.loc[SHUFFLED_QUESTION])} on shuffled questions, and "
-        f"{percent(guesser)} of an order-blind guesser's. Train it longer, or give another one."
+        f"the model has not learned order: {percent(own)} of its answers are right "
+        f"({percent(accuracy.loc[SHUFFLED_QUESTION])} with questions shuffled). An order-blind "
+        f"guesser gets {percent(guesser)}: train it longer, or give another one."
     )
 
 

@@ -84,7 +84,7 @@ class TextTask:
         offsets = torch.arange(seq_len)
         tokens = self.training_tokens[rearrange(starts, "batch -> batch 1") + offsets]
         half = n // 2
-        if n % 2:  # one more than half, or one less
+        if n % 2:  # rounded up or down
             half += int(torch.randint(2, (), generator=generator))
         tokens[:half, 0] = self.tokenizer.begin_id
         predicted = torch.ones_like(tokens, dtype=torch.bool)

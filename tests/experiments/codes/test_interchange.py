@@ -227,7 +227,9 @@ def test_a_checkpoint_is_asked_in_two_lines(trained: InterventionTask, tmp_path:
     for by, said in ((0, "give how many positions to move by"), (9, "no answer of these examples")):
         with pytest.raises(UserError, match=said):
             loaded.move_positions(by=by)
-    with pytest.raises(UserError, match="19 examples are too few to move codes in"):
+    with pytest.raises(
+        UserError, match=r"19 different examples of .* are too few to move codes in"
+    ):
         loaded.move_positions(n_held_out=19)
 
 
