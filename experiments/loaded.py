@@ -150,10 +150,11 @@ class LoadedModel:
         """
         where = sites(self.variant.n_layers, hooks, layers)
         config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=seq_len)
-        source = self.variant.sources[0]
-        length = self._length(seq_len) if seq_len else source.one_row(self._length(None))
-        of = {"seq_len": length, "begin_token": source.always_begins}
-        split = Split.of(source, config.n_fit, config.n_held_out, seed=config.seed, **of)
+        source, length = self.variant.sources[0], self._length(seq_len)
+        if seq_len is None:
+            source, length = source.single(length)
+        of = {"seq_len": length, "begin_token": source.always_begins, "seed": config.seed}
+        split = Split.of(source, config.n_fit, config.n_held_out, **of)
         return positions_read(self.variant, split, where, ablate, config.batch_size, config.seed)
 
     def top_heads(

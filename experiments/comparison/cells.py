@@ -64,16 +64,24 @@ class Condition:
 
     def split(self, config: CompareConfig) -> Split:
         """Sequences to fit on, and others to score on."""
-        return Split.of(self.source, config.n_fit, config.n_held_out, **self._how(config))
+        source, how = self._rows(config)
+        return Split.of(source, config.n_fit, config.n_held_out, **how)
 
     def example(self, config: CompareConfig) -> Int[Tensor, " pos"]:
         """The start of a held-out sequence."""
-        (sequence,) = self.source.sequences(1, split="held_out", **self._how(config))
+        source, how = self._rows(config)
+        (sequence,) = source.sequences(1, split="held_out", **how)
         return sequence[:LONGEST]
 
-    def _how(self, config: CompareConfig) -> dict[str, Any]:
-        own = {"seq_len": self.learned.one_row(config.seq_len), "seed": config.seed}
-        return own | {"begin_token": self.begin_token}
+    def _rows(self, config: CompareConfig) -> tuple[TokenSource, dict[str, Any]]:
+        """The source, and how its rows are drawn: of an example each, or as long as those are."""
+        learned, seq_len = self.learned.single(config.seq_len)
+        source = learned if self.source is self.learned else self.source
+        return source, {
+            "seq_len": seq_len,
+            "seed": config.seed,
+            "begin_token": self.begin_token,
+        }
 
 
 def conditions_of(variant: ModelVariant) -> list[Condition]:

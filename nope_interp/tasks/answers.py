@@ -340,35 +340,44 @@ class AnswerTask(ABC):
 
 
 class ExampleSource(TokenSource):
-    """Examples for probes. The two splits share no prompt."""
+    """Examples for probes. The two splits share no prompt.
+
+    Args:
+        task: what they are of.
+        length: of all of them; None takes the longest training length that fits a row.
+    """
 
     always_begins = True
 
-    def __init__(self, task: AnswerTask) -> None:
+    def __init__(self, task: AnswerTask, length: int | None = None) -> None:
         self.task = task
+        self._length = length
         self.name = task.name
         self.begin_id = task.tokenizer.begin_id
 
-    def one_row(self, seq_len: int) -> int:
-        """Tokens of the shortest of many examples that rows are drawn from: a longer row would hold
-        another example behind some, as no training did. But at least as many as probes need."""
-        some = self.task.examples(
-            _EXAMPLES_LOOKED_AT, self._length(seq_len), Generator().manual_seed(0), split="train"
-        )
-        return min(seq_len, max(_FEWEST_TOKENS, int(some.length.min())))
+    def single(self, seq_len: int) -> tuple[TokenSource, int]:
+        """Rows as long as the shortest of many examples: in a longer row another example would
+        stand behind some, as in no training. But at least as long as probes need."""
+        length = self._of_length(seq_len)
+        seeded = Generator().manual_seed(0)
+        some = self.task.examples(_EXAMPLES_LOOKED_AT, length, seeded, split="train")
+        row = min(seq_len, max(_FEWEST_TOKENS, int(some.length.min())))
+        return ExampleSource(self.task, length), row
 
-    def _length(self, seq_len: int) -> int:
+    def _of_length(self, seq_len: int) -> int:
+        if self._length is not None:
+            return self._length
         fitting = self.task.fitting_lengths(seq_len)
         return max(fitting) if fitting else min(self.task.training_lengths)
 
     def drawn(
         self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
     ) -> Sequences:
-        """`n` rows of examples of the longest training length that fits.
+        """`n` rows of examples of one length.
 
         Where one example does not fill a row, more follow; the row is cut to `seq_len`.
         """
-        length = self._length(seq_len)
+        length = self._of_length(seq_len)
         part: TaskSplit = "train" if split == "fit" else "validation"
         room = seq_len - begin
         rows = torch.empty((n, 0), dtype=torch.long)

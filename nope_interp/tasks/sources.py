@@ -33,16 +33,16 @@ class TokenSource(ABC):
     begin_id: int | None
     always_begins: ClassVar[bool] = False
 
-    def one_row(self, seq_len: int) -> int:
-        """Tokens of a row that holds what the source has once, such as one example.
+    def single(self, seq_len: int) -> tuple["TokenSource", int]:
+        """A source whose rows hold one thing each, such as one example, and how long they are.
 
         Args:
-            seq_len: what a row has at most.
+            seq_len: tokens that a row has at most.
 
         Returns:
-            So many, or fewer.
+            The source, and so many tokens or fewer.
         """
-        return seq_len
+        return self, seq_len
 
     def sequences(
         self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int

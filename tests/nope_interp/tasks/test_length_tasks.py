@@ -460,3 +460,14 @@ def test_what_cannot_be_asked_for() -> None:
     ):
         with pytest.raises(UserError, match=message):
             wrong()
+
+
+@pytest.mark.parametrize("name", ["pcfg", "scan", "sort-multi", "copy-rsc"])
+def test_a_row_of_one_example_holds_no_second_one(name: str) -> None:
+    """Though examples of one length differ in their tokens: they are cut, none follows another."""
+    task = make_answer_task(name)
+    source, length = task.source().single(128)
+    rows = source.sequences(200, length, begin_token=True, split="fit", seed=3)
+    assert 8 <= length == rows.shape[1]
+    ended = (rows[:, :-1] == task.tokenizer.end_id).any(dim=1)
+    assert ended.double().mean() < 0.02
