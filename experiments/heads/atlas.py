@@ -142,7 +142,7 @@ def heads_atlas(
 
     Raises:
         UserError: for fewer than two models, one that comes twice, and as `classify_heads`; for
-            positions that one of them lacks, before any is read.
+            positions that one of them lacks, or all of them, before any is read.
     """
     from experiments.heads.classify import classify_heads, without_what_is_not_there
 
@@ -154,6 +154,8 @@ def heads_atlas(
     configs = [asked(HeadsConfig, like, {"model": model}) for model in given]
     if like.ablate is not None:
         configs = [without_what_is_not_there(one, Path(out), device) for one in configs]
+        if all(one.ablate is None for one in configs):
+            raise UserError("none of these models has positions to take away: leave --ablate out.")
     how: dict[str, Any] = {"device": device, "shards": shards, "ray": ray}
     runs = [classify_heads(one, out=out, show_progress=show_progress, **how) for one in configs]
     names = tuple(RunFolder.of(Path(out), one).path.name for one in configs)
@@ -167,9 +169,10 @@ def _side_by_side(models: Sequence[str], runs: Sequence[HeadClassification]) -> 
     short = [str(run.info["model"]) for run in runs]
     names = short if len(set(short)) == len(short) else list(models)
     intact = [name for name, run in zip(names, runs, strict=True) if not run.info["ablation"]]
-    left = [f"{name} has no positions to take away, and was read as it is." for name in intact]
-    if len(intact) == len(runs):
-        left = []
+    # Where positions are taken away, one of the models has some.
+    taken = len(intact) < len(runs)
+    as_it_is = "has no positions to take away, and was read as it is."
+    left = [f"{name} {as_it_is}" for name in intact] if taken else []
     tables_of = [run.measurements.assign(model=name) for run, name in zip(runs, names, strict=True)]
     facts = {
         "ablations": {name: run.info["ablation"] for name, run in zip(names, runs, strict=True)},

@@ -135,6 +135,21 @@ def test_of_a_model_without_positions_all_take_away_nothing(tmp_path: Path) -> N
     assert config["config"]["ablate"] == "all"
 
 
+def test_positions_that_no_model_has_are_not_taken_away_in_silence(tmp_path: Path) -> None:
+    models = [str(tmp_path / f"{name}.safetensors") for name in ("one", "another")]
+    for path in models:
+        own_model(Path(path), "none")
+    asked = HeadsConfig(seq_len=24, n_sequences=16, quick=True)
+    out: dict[str, Any] = {"out": tmp_path / "runs", "show_progress": False}
+    refused = "none of these models has positions to take away: leave --ablate out"
+    with pytest.raises(UserError, match=refused):
+        heads_atlas(models, asked, ablate="all", **out)
+    assert not (tmp_path / "runs").exists()
+    # Where nothing is to be taken away, nothing is said of it.
+    notes = " ".join(heads_atlas(models, asked, **out).info["notes"])
+    assert "positions to take away" not in notes
+
+
 def test_what_one_model_lacks_is_told_before_any_is_read(tmp_path: Path) -> None:
     models = [str(tmp_path / f"{positions}.safetensors") for positions in ("rotary", "none")]
     for path in models:
