@@ -30,7 +30,7 @@ from experiments.runs.folder import RunFolder
 from experiments.runs.timing import seconds_a_sequence
 from experiments.variants.ablation import Ablation, ablation_of, check_ablation
 from experiments.variants.checks import check_shards
-from experiments.variants.train import training_folder
+from experiments.variants.train import training_folder, trains_embedded
 from experiments.variants.variants import ModelVariant, loaded_variant, random_init, variant_of
 from experiments.variants.words import asked
 from nope_interp.errors import UserError
@@ -115,18 +115,22 @@ def without_what_is_not_there(config: HeadsConfig, out: Path, device: str) -> He
         model: HookedModel = HookedTransformer(config.transformer)
     else:
         model = loaded_variant(config, device, needed={}).model
-    encodings = {layer.encoding for layer in layer_positions(model)}
-    if parse_condition(config.ablate).encoding == "all" and encodings <= {"none", "recurrence"}:
-        return replace(
-            config, ablate=None, ablate_layers=None, ablate_heads=None, lift_window=False
-        )
+    everything = parse_condition(config.ablate).encoding == "all"
     try:
+        encodings = {layer.encoding for layer in layer_positions(model)}
+        if everything and encodings <= {"none", "recurrence"}:
+            return replace(
+                config, ablate=None, ablate_layers=None, ablate_heads=None, lift_window=False
+            )
         with ablation_of(config).of(model):
             return config
     except UserError as error:
-        name = config.model or "the model that is trained here"
+        own = "the shipped model" if trains_embedded(config) else "the model trained here"
+        # Of the refusal its culprit alone: what would help one model is no remedy for several.
+        why = str(error).partition(": ")[0]
         raise UserError(
-            f"{name} cannot be read under {config.ablate!r}, so leave this model out: {error}"
+            f"{config.model or own} cannot be read under {config.ablate!r} ({why}): leave this "
+            "model out."
         ) from error
 
 

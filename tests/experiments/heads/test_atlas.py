@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.cli.tables import of_atlas
+from experiments.heads import classify
 from experiments.heads.atlas import HeadAtlas, heads_atlas
 from experiments.heads.config import HeadsConfig
 from experiments.heads.result import HeadClassification
@@ -16,6 +17,7 @@ from experiments.results.measurements import table
 from experiments.sweeps.runs import load_run
 from experiments.variants.embedded import EMBEDDED_MODEL
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
@@ -155,11 +157,35 @@ def test_what_one_model_lacks_is_told_before_any_is_read(tmp_path: Path) -> None
     for path in models:
         own_model(Path(path), Path(path).stem)
     asked = HeadsConfig(ablate="rotary", seq_len=24, n_sequences=16, quick=True)
-    with pytest.raises(
-        UserError, match=r"none\.safetensors cannot .*, so leave this model out: the"
+    out: dict[str, Any] = {"out": tmp_path / "runs", "show_progress": False}
+    cause = r"cannot be read under 'rotary' \(the model has no positional encoding\)"
+    for other, culprit in (
+        (models[1], r"/none\.safetensors"),
+        ("none", "^the shipped model"),
     ):
-        heads_atlas(models, asked, out=tmp_path / "runs", show_progress=False)
+        with pytest.raises(UserError, match=f"{culprit} {cause}: leave this model out.$") as told:
+            heads_atlas([models[0], other], asked, **out)
+        assert len(str(told.value).split()) <= 25
+    with pytest.raises(UserError, match=f"^the model trained here {cause}"):
+        heads_atlas([models[0], "none"], asked, init="xavier_normal", **out)
+    with pytest.raises(UserError, match=r"/rotary\.safetensors cannot .* \(.* no layer 3\): leave"):
+        heads_atlas(models, asked, ablate_layers=(3,), **out)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_whose_family_is_unknown_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rotary.safetensors"
+    own_model(path, "rotary")
+
+    def unknown(model: HookedModel) -> None:
+        raise UserError("where a 'new' model keeps its positions is not known here: choose a known")
+
+    monkeypatch.setattr(classify, "layer_positions", unknown)
+    config = HeadsConfig(model=str(path), ablate="all", seq_len=24)
+    with pytest.raises(UserError, match=r"/rotary\.safetensors .* \(where .* here\): leave this"):
+        classify.without_what_is_not_there(config, tmp_path, "cpu")
 
 
 def test_depth_is_the_third_of_the_layers_that_a_head_stands_in() -> None:
