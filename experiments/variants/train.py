@@ -148,8 +148,8 @@ def trained_model(
             )
         task = task_of(config)
         check_training(config, task)
-        if show_progress and from_package and not keep_history:
-            _tell_unasked(asked_for)
+        if show_progress and from_package:
+            _tell_unasked(asked_for, keep_history)
         model = train_model(
             config.transformer,
             config.training,
@@ -164,18 +164,23 @@ def trained_model(
     return model
 
 
-def _tell_unasked(config: ExperimentConfig) -> None:
-    """Say which options have a model trained, for whoever meant to read one."""
+def _tell_unasked(config: ExperimentConfig, keep_history: bool) -> None:
+    """Say which options have a model trained, for whoever meant to read one; nothing of the shipped
+    one, which is trained only where its history was asked for."""
     shipped = flat("the config", ProbingConfig().to_dict())
     own = flat("the config", ProbingConfig.like(config).to_dict())
     differing = [word for word, value in own.items() if value != shipped.get(word)]
     known = ("task", "text", "lengths", "scratchpad", "transformer", "training")
     words = [word for word in differing if is_within(word, frozenset(known))]
+    if not words:
+        return
     more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+    # An existing model has no history to read.
+    instead = "" if keep_history else ": name a model to read an existing one"
     print(
         f"{config.command_name}: no model is named and the shipped one differs in "
-        f"{', '.join(words[:_MOST_NAMED])}{more}, so one is trained, {config.training.steps} "
-        "steps: name a model to read an existing one.",
+        f"{', '.join(words[:_MOST_NAMED])}{more}. So one is trained, {config.training.steps} "
+        f"steps{instead}.",
         file=sys.stderr,
     )
 

@@ -70,16 +70,28 @@ def test_it_is_said_when_a_model_is_trained_that_nobody_named(
     for told in (1, 0):  # what was trained before is read
         variant_of(asked, tmp_path, "cpu", show_progress=True, needed={})
         said = capsys.readouterr().err
-        assert said.count("so one is trained, 2 steps: name a model to read an existing") == told
+        assert said.count("So one is trained, 2 steps: name a model to read an existing") == told
         assert said.count("the shipped one differs in text, transformer.n_layers, ") == told
+        if told:
+            (line,) = (one for one in said.splitlines() if "is named" in one)
+            assert "transformer.d_model and 6 more. " in line
+            assert all(len(sentence.split()) <= 25 for sentence in line.split(". "))
     of_task = dataclasses.replace(HEADS, task="copy-rsc", lengths=(2, 4))
     variant_of(of_task, tmp_path, "cpu", show_progress=True, needed={})
     assert "the shipped one differs in task, lengths, " in capsys.readouterr().err
+    # A history is followed in a training alone.
+    variant_of(asked, tmp_path, "cpu", show_progress=True, needed={}, keep_history=True)
+    said = capsys.readouterr().err
+    assert "differs in text, " in said
+    assert "So one is trained, 2 steps.\n" in said
+    # Nor is anything said of the shipped one, which its history has trained again.
+    train_module._tell_unasked(CompareConfig(history=True), keep_history=True)
+    assert capsys.readouterr().err == ""
     # Quiet runs, and those that ask for a training, are told nothing.
     variant_of(PROBE, tmp_path, "cpu", show_progress=False, needed={})
     train(dataclasses.replace(asked, task="text"), out=tmp_path / "other")
     variant_of(HeadsConfig(), tmp_path, "cpu", show_progress=True, needed={})
-    assert "so one is trained" not in capsys.readouterr().err
+    assert "one is trained" not in capsys.readouterr().err
 
 
 def test_another_seed_is_another_training(tmp_path: Path, trained: list[TransformerConfig]) -> None:
