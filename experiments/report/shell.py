@@ -120,6 +120,7 @@ def environment() -> Environment:
         "percent": _percent,
         "split": _sentences,
     }
+    made.tests["missing"] = pd.isna
     return made
 
 

@@ -131,7 +131,13 @@ def test_of_a_model_without_positions_all_take_away_nothing(tmp_path: Path) -> N
     assert pd.isna(atlas.models["keep it ablated"]).tolist() == [True, False]
     table = of_atlas(atlas.models)
     assert "–" in [str(cell) for column in table.columns for cell in column.cells]
-    assert "&lt;NA&gt;" not in atlas.html()
+    page = atlas.html()
+    assert "&lt;NA&gt;" not in page
+    # Numbers stand to the right under headers that do, a dash in place of one too.
+    for name in ("heads", "share", *tables.DEPTHS, "keep it ablated", "positional"):
+        assert f'<th scope="col" class="num">{name}</th>' in page
+    assert '<th scope="col">label</th>' in page
+    assert '<td class="num">–</td><td class="num">–</td></tr>' in page
     # Its command asks for the ablation again, though the first model has none.
     config = json.loads((atlas.folder / atlas.info["command"].split()[-1]).read_text())
     assert config["config"]["ablate"] == "all"
