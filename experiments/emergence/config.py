@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, no_type_check
+from typing import Any, ClassVar, no_type_check
 
 from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.words import Shorthand
-from nope_interp.errors import FieldError, UserError
+from nope_interp.errors import FieldError, UserError, shown
 from nope_interp.fields import check_seeds
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
@@ -56,9 +56,16 @@ class EmergenceConfig(ExperimentConfig):
         for name, usual in (("transformer", TransformerConfig), ("training", TrainingConfig)):
             own = getattr(self, name).seed
             if own not in (usual.seed, self.seed):
-                says = f"is {own}, but seed is that of weights, batches and tokens: leave it out."
-                raise FieldError(f"{name}.seed", says)
+                raise _own_seed(f"{name}.seed", own)
         check_seeds(self.seeds)
+
+    @classmethod
+    def check_agreement(cls, given: Mapping[str, Any]) -> None:
+        super().check_agreement(given)
+        # Here a default that was given is told from one that was not.
+        for word in ("transformer.seed", "training.seed"):
+            if "seed" in given and given.get(word, given["seed"]) != given["seed"]:
+                raise _own_seed(word, given[word])
 
     @property
     def seeds(self) -> range:
@@ -80,3 +87,9 @@ class EmergenceConfig(ExperimentConfig):
 
     def run_name(self) -> str:
         return f"emergence-{self.model_name()}-{self.task}"
+
+
+def _own_seed(word: str, value: object) -> FieldError:
+    """Weights or batches were given a seed of their own."""
+    says = f"is {shown(value)}, but seed is that of weights, batches and tokens: leave it out."
+    return FieldError(word, says)

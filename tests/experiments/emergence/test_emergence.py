@@ -329,6 +329,11 @@ def test_one_seed_is_that_of_all(tmp_path: Path) -> None:
     asked_for = asked(EmergenceConfig, CONFIG, {"seed": 3})
     assert (asked_for.transformer.seed, asked_for.training.seed) == (3, 3)
     assert asked(EmergenceConfig, asked_for, {"seed": 4}).seeds == range(4, 6)
+    for word in ("transformer.seed", "training.seed"):
+        # The default, too, where it was given beside another.
+        with pytest.raises(UserError, match=rf"^{word} is 0, but seed is that of .*: leave it out"):
+            asked(EmergenceConfig, None, {"seed": 5, word: 0})
+        assert asked(EmergenceConfig, None, {"seed": 5, word: 5}).seed == 5
     for option in ("--transformer.seed", "--training.seed"):
         run = nope_interp("emergence", option, "5", cwd=tmp_path)
         assert_one_sentence(run, f"there is no option {option}: did you mean --")
