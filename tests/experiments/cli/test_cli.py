@@ -581,3 +581,11 @@ def test_a_word_that_is_said_again_takes_back_what_the_files_word_set(tmp_path: 
         )
     )
     assert slow == plain != of_file
+
+
+def test_the_folder_of_a_sweep_is_no_run_and_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "sweep-seeds").mkdir()
+    (tmp_path / "sweep-seeds" / "sweep.json").write_text("{}")
+    run = nope_interp("report", "sweep-seeds", cwd=tmp_path)
+    assert_one_sentence(run)
+    assert "'sweep-seeds' is a sweep: give the folder of one of its cells" in run.stderr

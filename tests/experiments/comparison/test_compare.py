@@ -17,6 +17,7 @@ from experiments import Comparison, compare
 from experiments.comparison import cells as parts
 from experiments.comparison import compare as hypotheses
 from experiments.comparison.config import CompareConfig, left_out
+from experiments.probing.measure import Split
 from experiments.probing.shards import read_once
 from experiments.results.measurements import intact_readings, read_arrays, write_arrays
 from experiments.runs.folder import RunFolder, fingerprint
@@ -26,6 +27,7 @@ from experiments.variants.train import train as train_one
 from experiments.variants.words import expanded
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
+from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.config import TrainingConfig
 from tests.experiments.runs.sharing import PicklingPool, assert_same_bits, with_weights_of
 from tests.huggingface import plain_model, save_folder, tiny_gemma3, words
@@ -549,3 +551,10 @@ def test_notebook_shows_the_report_in_a_frame(comparison: Comparison) -> None:
     assert "<script" not in html  # escaped: nothing leaks out of the frame
     page = comparison.write_report().read_text()
     assert comparison.headline.split(".")[0] in page
+
+
+def test_a_task_of_one_held_out_prompt_is_refused() -> None:
+    """Of parity's four prompts of two digits training never saw one."""
+    source = make_answer_task("parity", training_lengths=[2], test_lengths=()).source()
+    with pytest.raises(UserError, match="all 30 held-out sequences of parity are the same"):
+        Split.of(source, 60, 30, seq_len=8, begin_token=True, seed=0)
