@@ -198,7 +198,7 @@ def report(
 ) -> None:
     """Draw the page of a finished run again."""
     if not (folder / "info.json").is_file():
-        from experiments.sweeps.sweep import SWEEP_FILE
+        from experiments.sweeps.config import SWEEP_FILE
 
         if (folder / SWEEP_FILE).is_file():
             raise UserError(

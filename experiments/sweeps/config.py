@@ -26,6 +26,8 @@ from experiments.variants.words import expanded, flat, nested, word_for
 from nope_interp.errors import FieldError, UserError, shown, unknown_name
 
 MOST_CELLS = 100_000
+# What tells the folder of a sweep.
+SWEEP_FILE = "sweep.json"
 
 _KEYS = ("experiment", "base", "grid", "list")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from experiments.runs.folder import FORMAT, RunFolder, environment, refuse_newer, short_hash
 from experiments.sweeps.checks import check_cells, check_pool
-from experiments.sweeps.config import SweepConfig
-from experiments.sweeps.sweep import SWEEP_FILE, Sweep, read_sweep
+from experiments.sweeps.config import SWEEP_FILE, SweepConfig
+from experiments.sweeps.sweep import Sweep, read_sweep
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, write_json
 

@@ -24,14 +24,12 @@ from experiments.results.measurements import COLUMNS, table
 from experiments.results.summary import summary
 from experiments.results.trainings import agreement, verdict_rows
 from experiments.runs.folder import RunFolder, check_format
-from experiments.sweeps.config import label
+from experiments.sweeps.config import SWEEP_FILE, label
 from experiments.sweeps.registry import Experiment, experiment
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import read_json
 
 State = Literal["queued", "running", "done", "failed"]
-
-SWEEP_FILE = "sweep.json"
 
 
 @dataclass(frozen=True)
