@@ -65,6 +65,7 @@ def _console() -> Any:
 
 def _comparison(config: Any, found: Any) -> Shown:
     from experiments.cli import tables
+    from experiments.comparison.config import FEWER
     from experiments.results.task_use import UNMOVED
 
     answer, report = found.answer, str(found.folder / "report.html")
@@ -77,9 +78,9 @@ def _comparison(config: Any, found: Any) -> Shown:
         "followed": _records(found.followed),
     }
     table = tables.of_answer(answer, _console().width) if answer.codes else None
-    # Why removal decides alone.
-    unmoved = [note for note in found.info["notes"] if note.startswith(UNMOVED)]
-    return Shown(value, [answer.measured_on, *unmoved, found.headline, f"Report: {report}"], table)
+    # Why removal decides alone, and why much may be undecided.
+    why = [note for note in found.info["notes"] if note.startswith((UNMOVED, FEWER))]
+    return Shown(value, [answer.measured_on, *why, found.headline, f"Report: {report}"], table)
 
 
 def _heads(config: Any, found: Any) -> Shown:

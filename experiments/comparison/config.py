@@ -11,6 +11,9 @@ from nope_interp.errors import FieldError, UserError, shown
 # What is shown first: few short sequences, and codes taken away at all sites together.
 _QUICK = {"n_fit": 96, "n_held_out": 48, "seq_len": 64, "uses": "stream"}
 
+# How the note begins that says that sequences are few.
+FEWER = "This run read"
+
 
 def _quick(wanted: Any) -> tuple[Any, ...]:
     if not isinstance(wanted, bool):
@@ -75,7 +78,7 @@ def left_out(config: CompareConfig) -> list[str]:
     read, all_read = (asked.n_fit + asked.n_held_out for asked in (config, usual))
     if read < all_read:
         found.append(
-            f"This run read {read} sequences under each condition; {all_read} are the default. "
+            f"{FEWER} {read} sequences under each condition; {all_read} are the default. "
             "Fewer sequences give wider intervals."
         )
     if config.task == "text" and config.seq_len < usual.seq_len:

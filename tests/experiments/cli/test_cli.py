@@ -73,6 +73,7 @@ def test_compare_then_report_then_nothing_twice(tmp_path: Path, config: str) -> 
     assert again.returncode == 0, again.stderr
     assert again.stdout.strip().splitlines()[-1] == f"Report: {result['report']}"
     assert result["headline"] in again.stdout
+    assert "This run read" in again.stdout  # fewer sequences than by default
     assert (folder / "measurements.parquet").stat().st_mtime_ns == before
     drawn = nope_interp(
         "report", result["report"].rsplit("/", 1)[0], "--to", "p.html", cwd=tmp_path
