@@ -65,8 +65,7 @@ def _console() -> Any:
 
 def _comparison(config: Any, found: Any) -> Shown:
     from experiments.cli import tables
-    from experiments.comparison.config import FEWER
-    from experiments.results.task_use import UNMOVED
+    from experiments.results.notes import FEWER, UNMOVED
 
     answer, report = found.answer, str(found.folder / "report.html")
     value = {
@@ -78,7 +77,6 @@ def _comparison(config: Any, found: Any) -> Shown:
         "followed": _records(found.followed),
     }
     table = tables.of_answer(answer, _console().width) if answer.codes else None
-    # Why removal decides alone, and why much may be undecided.
     why = [note for note in found.info["notes"] if note.startswith((UNMOVED, FEWER))]
     return Shown(value, [answer.measured_on, *why, found.headline, f"Report: {report}"], table)
 

@@ -36,7 +36,7 @@ from experiments.heads.history import head_history
 from experiments.probing.measure import sites
 from experiments.probing.shards import Reader, read_once
 from experiments.results.measurements import FIRST_POSITION, table
-from experiments.results.task_use import UNMOVED
+from experiments.results.notes import UNMOVED
 from experiments.runs.cells import Cell
 from experiments.runs.finished import Made
 from experiments.runs.timing import seconds_a_sequence

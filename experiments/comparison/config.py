@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, no_type_check
 
+from experiments.results.notes import FEWER
 from experiments.variants.config import ProbingConfig
 from experiments.variants.words import Shorthand
 from nope_interp.errors import FieldError, UserError, shown
 
 # What is shown first: few short sequences, and codes taken away at all sites together.
 _QUICK = {"n_fit": 96, "n_held_out": 48, "seq_len": 64, "uses": "stream"}
-
-# How the note begins that says that sequences are few.
-FEWER = "This run read"
 
 
 def _quick(wanted: Any) -> tuple[Any, ...]:

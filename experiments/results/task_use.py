@@ -19,9 +19,6 @@ from experiments.results.measurements import finished
 from experiments.results.percent import percent
 from probes.code_names import JUDGED
 
-# How a run's note begins that says why removal decides alone.
-UNMOVED = "No position was moved:"
-
 
 def without_order(measurements: pd.DataFrame) -> str | None:
     """Why nothing is said of the codes of a model, where it has not learned order.
