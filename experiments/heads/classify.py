@@ -153,11 +153,8 @@ class _Reader(Reader[HeadsConfig]):
         ]
 
     def made(self) -> Made:
-        config, ablation, rules = (
-            self.config,
-            ablation_of(self.config),
-            own_rules(self.config.rules),
-        )
+        config, rules = self.config, own_rules(self.config.rules)
+        ablation = ablation_of(config)
         variant = self._variant()
         check_chance_levels(variant.model, config.seq_len)
         with ablation.of(variant.model) as taken:

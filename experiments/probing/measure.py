@@ -232,9 +232,10 @@ def measure(
         UserError: where a site does not exist in the model or its activations are not finite, and
             where a worker dies.
     """
-    if len(split.held_out) < _FEWEST_SCORED * shards.n:
+    if shards.n > 1 and len(split.held_out) < _FEWEST_SCORED * shards.n:
         raise UserError(
-            f"only {len(split.held_out)} held-out sequences are different: ask for fewer --shards."
+            f"{len(split.held_out)} different held-out sequences are too few for {shards.n} "
+            "shards: ask for fewer --shards."
         )
     learners: Learners = {site: probes(site, seed) for site in where}
     run = partial(shards.map, model=model, spec=spec, condition=condition)
