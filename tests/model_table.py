@@ -12,11 +12,11 @@ from nope_interp.errors import UserError
 from nope_interp.models.sinks import attention_sinks
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.layers import LayerPositions, layer_positions
+from tests.doc_tables import in_markdown, page_with
 from tests.huggingface import FAMILIES, bridged_model
 from tests.paths import ROOT
 
 PAGE = ROOT / "docs" / "models.md"
-_BEGIN, _END = "<!-- families: written by tests/model_table.py -->\n", "<!-- families end -->\n"
 
 # What the tests of `tests/nope_interp/positions/test_ablation.py` compare an ablation with, beside
 # the order of earlier tokens, which all of them have.
@@ -29,23 +29,14 @@ _CHECKED = {
 _NAMES = {"rotary": "rotary", "learned": "learned", "alibi": "ALiBi", "t5": "relative bias"}
 
 
-def page_with(table: str) -> str:
-    """The page with this table in its place."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n{table}\n{_END}{after}"
-
-
-def table(model: Callable[[str], Any] = bridged_model) -> str:
-    """One row for each family and encoding.
+def page(model: Callable[[str], Any] = bridged_model) -> str:
+    """The page with its table: one row for each family and encoding.
 
     Args:
         model: makes the bridge of a family's tiny model.
     """
     header = ["family", "`model_type`", "positions", "one layer", "some heads", "compared with"]
-    rows = [header, ["---"] * len(header), *_rows(model)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return page_with(PAGE, "families", "tests.model_table", in_markdown(header, _rows(model)))
 
 
 def _rows(model: Callable[[str], Any]) -> Iterator[list[str]]:
@@ -107,4 +98,4 @@ def _can(built: Any, encoding: str, **where: Any) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page_with(table()), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

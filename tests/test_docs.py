@@ -14,6 +14,8 @@ from experiments.report.words import words_markdown
 from tests.experiments.report.browser import start_chromium
 from tests.experiments.report.parsed_page import Page
 from tests.paths import ROOT
+from tests.task_table import PAGE as TASKS
+from tests.task_table import page as tasks_page
 
 DOCS = ROOT / "docs"
 TUTORIALS = sorted(path for path in (DOCS / "tutorials").glob("*.md") if path.stem != "index")
@@ -40,6 +42,11 @@ def test_tutorials_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     script = tmp_path / "tutorial.py"
     script.write_text(code)
     runpy.run_path(str(script), run_name="__main__")
+
+
+def test_the_table_of_tasks_is_current() -> None:
+    said = "the tasks have changed: run python -m tests.task_table"
+    assert TASKS.read_text(encoding="utf-8") == tasks_page(), said
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ class Cells:
 
     Args:
         folder: where they are kept.
-        advance: told the title of each cell when it is there.
+        advance: told the title of each cell when it is there, and whether an earlier run kept it.
         pool: where those are computed that do not depend on each other.
         expect: told the titles of the cells that are asked for, before any of them is computed.
     """
@@ -63,7 +63,7 @@ class Cells:
     def __init__(
         self,
         folder: Path,
-        advance: Callable[[str], object] = lambda _: None,
+        advance: Callable[[str, bool], object] = lambda *_: None,
         pool: Pool = HERE,
         expect: Callable[[Iterable[str]], object] = lambda _: None,
     ) -> None:
@@ -135,7 +135,7 @@ class Cells:
         missing = [title for title, kept in found.items() if kept is None]
         for title in found:
             if title not in missing:
-                self._advance(title)
+                self._advance(title, True)
         jobs = [(self._path(title), computes[title]) for title in missing]
         made = pool.run(_keep, jobs, len(missing)) if missing else iter(())
         for title, kept in found.items():
@@ -143,7 +143,7 @@ class Cells:
                 next(made)
                 spent = self._earlier + time.monotonic() - self._began
                 write_json(self._folder / SECONDS, spent)
-                self._advance(title)
+                self._advance(title, False)
             self._asked[title] = kept or _read(self._path(title))
             yield title
         next(made, None)  # the pool closes

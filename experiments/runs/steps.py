@@ -13,8 +13,6 @@ from tqdm import tqdm
 
 from nope_interp.progress import told_by
 
-# A part that was kept by an earlier run is read back in less: it says nothing of those to come.
-_READ_BACK = 0.05
 # What follows the kind of a step in its title: counting/text, intact, 64 tokens, probing, seed 3.
 _KIND_ENDS = re.compile(r"/| at step \d|, \d+ tokens|, .*\bseed|(?<=\bseed) ")
 
@@ -95,11 +93,12 @@ class Steps:
             self._bar.clear()
             print(f"{self._name}: {what}.", file=sys.stderr)
 
-    def done(self, title: str) -> None:
+    def done(self, title: str, kept: bool = False) -> None:
         """Tell that a step is done.
 
         Args:
             title: of the step.
+            kept: whether an earlier run did it, so that it says nothing of how long others take.
         """
         if title in self._titles:  # read back by the run that made it
             return
@@ -108,7 +107,7 @@ class Steps:
         planned = title if title in self._left else next(iter(self._left), title)
         took, weight = time.monotonic() - self._at, self._left.pop(planned, 1.0)
         self._done += 1
-        if took > _READ_BACK:
+        if not kept:
             self._took, self._weighed = self._took + took, self._weighed + weight
             self._pace = self._took / self._weighed
         self._begin(title)

@@ -274,7 +274,7 @@ def test_a_preset_reads_the_first_block_on_many_more_sequences(
     for preset in (None, "large"):
         fitted.clear()
         config = ReproduceConfig("chi2023", n_seeds=2, preset=preset)
-        cells = Cells(tmp_path / str(preset), lambda title: None)
+        cells = Cells(tmp_path / str(preset), lambda title, kept: None)
         (_, by_data), found[preset] = chi2023_probes.probes(config, cells, "cpu")
         most = 64000 if preset else 1024
         n_layers, counts = max(fitted, key=lambda one: one[1][-1])

@@ -201,7 +201,7 @@ def test_a_given_model_is_read_on_its_own_task(
     path = tmp_path / "model.safetensors"
     save_model(HookedTransformer(config), path, task="copy-cmc", lengths=(2, 8))
     asked = ReproduceConfig("kazemnejad2023", model=str(path), length=0.25)
-    found = counter_findings(asked, Cells(tmp_path / "cells", lambda title: None), "cpu")
+    found = counter_findings(asked, Cells(tmp_path / "cells", lambda title, kept: None), "cpu")
     claims = [*CHANGES, "head", "inverted", "given", "given-head", "given-inverted"]
     assert set(found.claims) == {f"counter-{name}" for name in claims}
     panel = found.figures[0].panels[-1]
@@ -210,4 +210,4 @@ def test_a_given_model_is_read_on_its_own_task(
     short = TransformerConfig(n_layers=1, d_model=16, n_heads=2, d_vocab=110, n_ctx=10)
     save_model(HookedTransformer(short), path, task="copy-cmc", lengths=(2, 3))
     with pytest.raises(UserError, match="too short sequences to count in"):
-        counter_findings(asked, Cells(tmp_path / "again", lambda title: None), "cpu")
+        counter_findings(asked, Cells(tmp_path / "again", lambda title, kept: None), "cpu")

@@ -375,7 +375,7 @@ def test_tasks_beside_the_others_are_shown_and_change_no_claim(
     monkeypatch.setattr(position, "_RESAMPLES", 100)
     monkeypatch.setattr(lengths, "trained_and_read", _made_up)
     config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.002, preset="tiny")
-    cells = Cells(tmp_path, lambda title: None)
+    cells = Cells(tmp_path, lambda title, kept: None)
     without, beside = (
         lengths.length_findings(config, dataclasses.replace(small(), beside=names), cells, "cpu")
         for names in ((), ("scan-natural",))
@@ -408,7 +408,9 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     )
     folder = RunFolder.of(tmp_path, config).begin(config).cells
     monkeypatch.setattr(lengths, "LEARNED", 1.1)
-    unlearned = lengths.length_findings(config, small(), Cells(folder, lambda title: None), "cpu")
+    unlearned = lengths.length_findings(
+        config, small(), Cells(folder, lambda title, kept: None), "cpu"
+    )
     assert unlearned.claims == {}
     note = next(note for note in unlearned.notes if "Not learned" in note)
     assert all(f"reverse-mc with {name}: 2 of 2 runs" in note for name in ENCODINGS)
@@ -421,7 +423,7 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
         lengths.length_findings(
             ReproduceConfig("kazemnejad2023", n_seeds=2, preset="paper"),
             PRESETS["paper"],
-            Cells(folder, lambda title: None),
+            Cells(folder, lambda title, kept: None),
             "cpu",
         )
     )

@@ -249,7 +249,7 @@ def test_who_always_gives_the_commonest_answer_has_not_learned_the_task(
 
 def _found(folder: Path) -> Findings:
     config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.001, preset="tiny")
-    return scratchpad_findings(config, small(), Cells(folder, lambda title: None), "cpu")
+    return scratchpad_findings(config, small(), Cells(folder, lambda title, kept: None), "cpu")
 
 
 def _refused(*arguments: object) -> dict[str, np.ndarray]:

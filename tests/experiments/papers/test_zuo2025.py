@@ -54,7 +54,7 @@ def small() -> Preset:
 
 
 def findings(folder: Path) -> Findings:
-    return trained_findings(CONFIG, small(), Cells(folder, lambda title: None), "cpu")
+    return trained_findings(CONFIG, small(), Cells(folder, lambda title, kept: None), "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +267,7 @@ def test_every_training_and_reading_is_on_the_runs_device(
         monkeypatch.setattr(part, "trained_to_answer", train)
     monkeypatch.setattr(zuo2025_scores, "read_activations", read_moved)
     preset = replace(small(), lengths={"ordering": range(2, 5)}, most_seeds=2)
-    trained_findings(CONFIG, preset, Cells(tmp_path, lambda title: None), device)
+    trained_findings(CONFIG, preset, Cells(tmp_path, lambda title, kept: None), device)
     # Two watched, two settings of sizes, two each with and without the mask, one with positions.
     assert trained == [device] * 9
 
@@ -282,7 +282,7 @@ def test_the_trained_part_is_given_the_runs_device(
         return Findings({}, (), "nothing trained")
 
     monkeypatch.setattr(zuo2025, "trained_findings", note)
-    found = zuo2025.reproduce(CONFIG, Cells(tmp_path, lambda title: None), "cpu:0")
+    found = zuo2025.reproduce(CONFIG, Cells(tmp_path, lambda title, kept: None), "cpu:0")
     assert found.setting.endswith("nothing trained")
     assert given == ["cpu:0"]
 
@@ -298,7 +298,7 @@ def test_the_mask_is_what_a_task_is_learned_with(tmp_path: Path) -> None:
         most_seeds=2,
     )
     config = ReproduceConfig("zuo2025", preset="tiny", training=300 / preset.control_steps)
-    found = control_findings(config, preset, Cells(tmp_path, lambda title: None), "cpu")
+    found = control_findings(config, preset, Cells(tmp_path, lambda title, kept: None), "cpu")
     [panel] = found.figures[0].panels
     accuracy = {series.name: series.y[0] for series in panel.series}
     assert accuracy["with the causal mask"] > LEARNED

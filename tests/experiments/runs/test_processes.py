@@ -161,8 +161,12 @@ def test_cells_are_gathered_in_the_order_in_which_they_are_asked_for(
 
 def test_cells_side_by_side_have_the_bits_of_cells_one_by_one(tmp_path: Path) -> None:
     titles: list[str] = []
-    together = Cells(tmp_path / "a", titles.append, two())
-    alone = Cells(tmp_path / "b", titles.append)
+
+    def advance(title: str, kept: bool) -> None:
+        titles.append(title)
+
+    together = Cells(tmp_path / "a", advance, two())
+    alone = Cells(tmp_path / "b", advance)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     found = together.side_by_side({"one": _noise, "two / three": _noise}, range(3))
@@ -263,7 +267,8 @@ def test_a_cell_is_told_of_when_it_is_kept(tmp_path: Path, pool: Pool) -> None:
     """Progress counts what is done, and nothing is told of the cell that fails."""
     told: list[str] = []
 
-    def advance(title: str) -> None:
+    def advance(title: str, kept: bool) -> None:
+        assert not kept
         assert (tmp_path / f"{title}.safetensors").is_file()
         told.append(title)
 
