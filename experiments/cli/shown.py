@@ -131,11 +131,12 @@ def _records(table: Any) -> Any:
 
 
 def _trained(config: Any, path: Any) -> Shown:
-    from experiments.variants.train import held_out_loss
+    from experiments.variants.held_out import held_out
 
-    loss = held_out_loss(config, path)
-    told = "none, its text is too short" if loss is None else f"{loss:.4f} nats per token"
-    value = {"model": str(path), "held_out_loss": loss}
+    found = held_out(config, path)
+    told = "none, its text is too short" if found is None else found.words()
+    kept = {} if found is None else {name: of for name, of in vars(found).items() if of is not None}
+    value = {"model": str(path), "held_out_loss": kept.pop("loss", None), **kept}
     return Shown(value, [f"Model: {path} (held-out loss: {told})"])
 
 

@@ -1,4 +1,4 @@
-"""Train a model, keep it in a run folder of its own, and tell its loss on held-out data."""
+"""Train a model, and keep it in a run folder of its own."""
 
 import logging
 import sys
@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from experiments.runs.folder import RunFolder, identity, short_hash
 from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.embedded import copy_embedded
@@ -17,10 +15,8 @@ from experiments.variants.words import asked, flat, is_within
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model, save_model
-from nope_interp.models.losses import answer_losses, sequence_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask
-from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.registry import Task, make_task
 from nope_interp.tasks.text import TextTask
 from nope_interp.training.loop import watched_steps
@@ -276,38 +272,3 @@ def check_training(config: ExperimentConfig, task: Task) -> None:
                 "shorter."
             )
     check_trainable(config.transformer, config.training, task)
-
-
-_SEQUENCES = 64
-
-
-def held_out_loss(config: ExperimentConfig, model: Path) -> float | None:
-    """Mean loss of the model at that path, on its own task.
-
-    It is taken over text that is never trained on, or over answers to held-out prompts of the
-    training lengths.
-
-    Args:
-        config: which training the model ended.
-        model: its weights, a safetensors file.
-
-    Returns:
-        Nats per token; None where the text is too short to hold out a sequence.
-
-    Raises:
-        UserError: where the model or the task cannot be had.
-    """
-    trained, task, training = load_model(model)[0], task_of(config), config.training
-    if isinstance(task, AnswerTask):
-        lengths = task.fitting_lengths(training.seq_len)
-        drawn = dataset(task, _SEQUENCES, split="validation", seed=training.seed, lengths=lengths)
-        losses = [answer_losses(trained, some.tokens, some.answer) for some in drawn.values()]
-        return float(torch.cat(losses).mean())
-    assert isinstance(task, TextTask)
-    source = task.source()
-    n = min(_SEQUENCES, source.available(training.seq_len, "held_out"))
-    if n == 0:
-        return None
-    draw = partial(source.sequences, n, training.seq_len, seed=training.seed)
-    tokens = draw(begin_token=False, split="held_out")
-    return float(sequence_losses(trained, tokens).mean())

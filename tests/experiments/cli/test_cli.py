@@ -28,6 +28,7 @@ from experiments.sweeps.registry import EXPERIMENTS, Experiment
 from experiments.variants.words import Field, fields_of
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model
+from nope_interp.models.losses import bigram_losses
 from nope_interp.tasks.text import TextTask
 from tests.experiments.cli.command import JUNK, assert_one_sentence, in_a_process, nope_interp
 from tests.huggingface import save_folder, tiny_gpt2, words
@@ -517,10 +518,10 @@ def test_a_trainings_last_line_is_its_loss_and_its_path(tmp_path: Path, config: 
     expected = surprise.gather(-1, tokens[:, 1:, None]).mean()
     assert told["held_out_loss"] == pytest.approx(float(expected), rel=1e-5)
     again = nope_interp("train", "--config", config, cwd=tmp_path)
-    loss = f"{told['held_out_loss']:.4f}"
-    assert again.stdout.splitlines()[-1] == (
-        f"Model: {told['model']} (held-out loss: {loss} nats per token)"
-    )
+    bigram = bigram_losses(source.known, tokens, model.cfg.d_vocab).mean()
+    assert told["bigram"] == pytest.approx(float(bigram), rel=1e-5)
+    loss = f"{told['held_out_loss']:.4f} nats per token, a bigram's {told['bigram']:.4f}"
+    assert again.stdout.splitlines()[-1] == f"Model: {told['model']} (held-out loss: {loss})"
     short = nope_interp("train", "--config", config, "--text", "short.txt", cwd=tmp_path)
     assert "(held-out loss: none, its text is too short)" in short.stdout
 
