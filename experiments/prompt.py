@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.variants.variants import ModelVariant
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 from nope_interp.interventions.patching import patch_in_steps
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.streams import check_tokens
@@ -76,9 +76,12 @@ def prompt_tokens(variant: ModelVariant, prompt: str, most: int) -> Int[Tensor, 
         One sequence.
 
     Raises:
-        UserError: for less than two tokens, more than `most`, tokens that the model does not have,
-            and text that the tokenizer does not know or that is not valid Unicode.
+        UserError: for what is no text, less than two tokens, more than `most`, tokens that the
+            model does not have, and text that the tokenizer does not know or that is not valid
+            Unicode.
     """
+    if not isinstance(prompt, str):
+        raise UserError(f"the prompt is {shown(prompt)}: give text.")
     try:
         prompt.encode("utf-8")
     except UnicodeEncodeError as error:

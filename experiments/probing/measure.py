@@ -15,7 +15,7 @@ from torch import Tensor
 
 from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
 from experiments.results.measurements import FIRST_POSITION, rows_of
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Where
 from nope_interp.pretrained.spec import ModelSpec
@@ -127,8 +127,10 @@ def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = No
         The sites; the embedding comes first, and only once.
 
     Raises:
-        UserError: for a layer that the model lacks, and for what are no layers.
+        UserError: for a layer that the model lacks, and for what are no layers or no list of sites.
     """
+    if isinstance(sites, str):
+        raise UserError(f"the sites are {shown(sites)}: give a list, such as [{shown(sites)}].")
     try:
         chosen = sorted(map(index, range(n_layers) if layers is None else layers))
     except TypeError as error:

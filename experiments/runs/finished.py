@@ -108,7 +108,7 @@ class FinishedRun(ABC):
         Raises:
             UserError: it is unfinished, damaged, of another experiment or of another format.
         """
-        run = RunFolder(Path(folder))
+        run = RunFolder.at(folder)
         if not run.finished:
             raise UserError(
                 f"{str(folder)!r} holds no finished run: run the command that began it."

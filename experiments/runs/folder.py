@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 from nope_interp.files import make_folder, model_files, read_json, write_json
 
 
@@ -96,6 +96,23 @@ class RunFolder:
     arrays = _Within("arrays.safetensors")
     report = _Within("report.html")
     cells = _Within("cells")
+
+    @classmethod
+    def at(cls, folder: Path | str) -> "RunFolder":
+        """The run that somebody names.
+
+        Args:
+            folder: where it was kept.
+
+        Returns:
+            The folder, which need not be there.
+
+        Raises:
+            UserError: for what is no path.
+        """
+        if not isinstance(folder, str | Path):
+            raise UserError(f"the run is {shown(folder)}: give its folder.")
+        return cls(Path(folder))
 
     @classmethod
     def of(cls, parent: Path, config: RunConfig) -> "RunFolder":

@@ -39,7 +39,7 @@ def load_run(folder: Path | str) -> FinishedRun:
     Raises:
         UserError: the run is unfinished, damaged or of an unknown experiment.
     """
-    run = RunFolder(Path(folder))
+    run = RunFolder.at(folder)
     # Says so itself where there is none.
     experiment = run.read_info()["experiment"] if run.finished else Comparison.experiment
     if experiment not in _KINDS:

@@ -10,6 +10,7 @@ import torch
 import nope_interp as ni
 from experiments.comparison.cells import conditions_of
 from experiments.comparison.config import CompareConfig
+from experiments.comparison.result import Comparison
 from experiments.loaded import LoadedModel
 from experiments.variants.config import default_transformer
 from nope_interp.errors import UserError
@@ -193,6 +194,19 @@ def test_what_cannot_be_asked_is_one_sentence(gpt2: LoadedModel) -> None:
             gpt2.top_heads(detector, n)
 
 
+def test_what_is_no_text_and_no_folder_is_refused(
+    gpt2: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    no_text: Any = 5
+    for ask in (gpt2.read, lambda prompt: gpt2.patch("a clean one", prompt)):
+        with pytest.raises(UserError, match="the prompt is 5: give text"):
+            ask(no_text)
+    for load in (ni.load_run, Comparison.load):
+        with pytest.raises(UserError, match="the run is 5: give its folder"):
+            load(no_text)
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -200,6 +214,7 @@ def test_what_cannot_be_asked_is_one_sentence(gpt2: LoadedModel) -> None:
         ({"layers": "1"}, "layers are '1': give a list of whole numbers"),
         ({"layers": [0.5]}, "give a list of whole numbers"),
         ({"layers": [7]}, "no layer 7"),
+        ({"hooks": "resid_post"}, r"the sites are 'resid_post': give a list, .* \['resid_post'\]"),
         ({"seed": -1}, "seed is -1"),
         ({"seq_len": 8.5}, "seq_len is 8.5"),
         ({"n_held_out": 1}, "n_held_out is 1"),
