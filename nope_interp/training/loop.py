@@ -6,6 +6,7 @@ optimiser's moments.
 
 import logging
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from nope_interp.training.interrupts import interrupts_deferred
 from nope_interp.training.state import TrainingState
 
 _LOG = logging.getLogger(__name__)
+# A file or a pipe gets a line for each of so many parts of a training.
+_PARTS = 10
 
 # Given after how many optimiser steps the model is as it is.
 AtStep = Callable[[int], None]
@@ -90,7 +93,8 @@ def optimize(
             stopped training goes on from there; None keeps nothing.
         watch: called at each of `watched_steps`, the model in evaluation mode, before the state of
             that step is kept; a training that goes on from a state calls it for that step, too.
-        show_progress: draw a bar with the loss on standard error.
+        show_progress: draw a bar with the loss on standard error; in a file or a pipe, a line for
+            each tenth of the steps.
 
     Raises:
         UserError: where the saved state is damaged or of another training, and where the loss or
@@ -123,11 +127,15 @@ def optimize(
         unit="step",
         disable=None if show_progress else True,  # none in a file or a pipe
     )
+    told = range(training.steps, 0, -math.ceil(training.steps / _PARTS))
+    in_lines = show_progress and not sys.stderr.isatty()
     try:
         for step in bar:
             loss = _step(model, optimizer, training, loss_at, step)
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             done = step + 1
+            if in_lines and done in told:
+                print(f"{title}: step {done} of {training.steps}, loss {loss:.3f}", file=sys.stderr)
             watching = watch is not None and done in watched
             saving = state is not None and done % training.checkpoint_every == 0
             if watching or saving or done == training.steps:

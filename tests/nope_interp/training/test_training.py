@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -52,6 +53,18 @@ def run(path: Path | None = None, **changes: Any) -> HookedTransformer:
 def undisturbed() -> HookedTransformer:
     """What the training comes to that nothing stops; no test changes it."""
     return run()
+
+
+def test_a_file_gets_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    training = dataclasses.replace(TRAINING, steps=35)
+    train(CONFIG, training, TextTask(), show_progress=True)
+    told = [
+        re.fullmatch(r"training on text: step (\d+) of 35, loss (\d\.\d{3})", line)
+        for line in capsys.readouterr().err.splitlines()
+    ]
+    assert [at and int(at[1]) for at in told] == [3, 7, 11, 15, 19, 23, 27, 31, 35]
+    losses = [float(at[2]) for at in told if at]
+    assert losses[-1] < losses[0]
 
 
 @pytest.fixture(scope="module")
