@@ -127,14 +127,14 @@ def optimize(
         unit="step",
         disable=None if show_progress else True,  # none in a file or a pipe
     )
-    told = range(training.steps, 0, -math.ceil(training.steps / _PARTS))
+    tenths = range(training.steps, 0, -math.ceil(training.steps / _PARTS))
     in_lines = show_progress and not sys.stderr.isatty()
     try:
         for step in bar:
             loss = _step(model, optimizer, training, loss_at, step)
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             done = step + 1
-            if in_lines and done in told:
+            if in_lines and done in tenths:
                 print(f"{title}: step {done} of {training.steps}, loss {loss:.3f}", file=sys.stderr)
             watching = watch is not None and done in watched
             saving = state is not None and done % training.checkpoint_every == 0
