@@ -3,6 +3,7 @@
 A method is one function: of a planted model, a place and a seed. It says of each code that it
 speaks of whether the model uses it: "used", "redundant", "not used" or "undecided". The place is a
 `Site`, or None for the whole stream; a method that says nothing of such places gives no words.
+Where it speaks of language models, too, another function does, of a planted one and a seed.
 
 Example:
     >>> from experiments.benchmark.judge import judge_methods
@@ -23,6 +24,8 @@ from nope_interp.errors import UserError
 
 # Planted model, place, seed; to words by code.
 Method = Callable[[Any, Any, int], Mapping[str, str]]
+# Planted language model, seed; to words by code.
+MethodOnText = Callable[[Any, int], Mapping[str, str]]
 
 # A function, or the module that it is imported from when it is first needed, and its name there.
 METHODS: dict[str, Method | tuple[str, str]] = {
@@ -33,15 +36,29 @@ METHODS: dict[str, Method | tuple[str, str]] = {
     "interchange": ("experiments.benchmark.interchange", "interchange"),
 }
 
+# What judges language models, by the names of methods.
+ON_TEXT: dict[str, MethodOnText | tuple[str, str]] = {
+    "interchange": ("experiments.benchmark.on_text", "interchange_on_text"),
+}
+
 
 def method(name: str) -> Method:
     """The function of a name in `METHODS`."""
-    found = METHODS[name]
+    loaded: Method = _loaded(METHODS[name])
+    return loaded
+
+
+def method_on_text(name: str) -> MethodOnText | None:
+    """The function of a name in `ON_TEXT`; None where a method says nothing of such models."""
+    loaded: MethodOnText | None = _loaded(ON_TEXT[name]) if name in ON_TEXT else None
+    return loaded
+
+
+def _loaded(found: Any) -> Any:
     if callable(found):
         return found
     module, function = found
-    loaded: Method = getattr(import_module(module), function)
-    return loaded
+    return getattr(import_module(module), function)
 
 
 def of_yours(names: Iterable[str]) -> dict[str, str]:

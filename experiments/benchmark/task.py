@@ -6,7 +6,7 @@ from experiments.codes.in_depth import stream_sites
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, Split
 from experiments.results.code_ablation import EVERYWHERE, STREAM
-from nope_interp.constructions.planted import Planted
+from nope_interp.constructions.planted import Planted, PlantedLanguage
 from nope_interp.sites import hook_name
 
 # As few as tell codes from noise in these models: of seeds there are the more.
@@ -46,13 +46,13 @@ def where(place: Site | None) -> tuple[int, str]:
     return (EVERYWHERE, STREAM) if place is None else (place.layer, place.hook)
 
 
-def context(planted: Planted, seed: int) -> dict[str, Any]:
+def context(planted: Planted | PlantedLanguage, seed: int) -> dict[str, Any]:
     """The columns of the tidy table that a planted model decides."""
     return {
         "experiment": "benchmark",
         "model": planted.kind,
         "variant": "planted",
-        "tokens": "random",
+        "tokens": "text" if isinstance(planted, PlantedLanguage) else "random",
         "begin_token": planted.begin_token is not None,
         "seed": seed,
     }

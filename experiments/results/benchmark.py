@@ -27,10 +27,18 @@ TRUTHS = (Word.USED, Word.REDUNDANT, Word.NOT_USED)
 
 RIGHT, WRONG, FALSE_POSITIVE, MISSED = "right", "wrong", "false positive", "missed"
 OUTCOMES = (RIGHT, str(Word.UNDECIDED), WRONG, FALSE_POSITIVE, MISSED)
-WHOLE_STREAM, SINGLE_SITES = "whole stream", "single sites"
-PLACES = (WHOLE_STREAM, SINGLE_SITES)
-_PLACE = {WHOLE_STREAM: "Through the whole stream", SINGLE_SITES: "At single sites"}
-_CASES = {WHOLE_STREAM: "planted models", SINGLE_SITES: "sites of planted models"}
+WHOLE_STREAM, SINGLE_SITES, ON_TEXT = "whole stream", "single sites", "whole stream, on text"
+PLACES = (WHOLE_STREAM, SINGLE_SITES, ON_TEXT)
+_PLACE = {
+    WHOLE_STREAM: "Through the whole stream",
+    SINGLE_SITES: "At single sites",
+    ON_TEXT: "On text, through the whole stream,",
+}
+_CASES = {
+    WHOLE_STREAM: "planted models",
+    SINGLE_SITES: "sites of planted models",
+    ON_TEXT: "planted language models",
+}
 
 _MODEL = ["kind", "seed", "layer", "site"]
 
@@ -85,8 +93,9 @@ def judgements(measurements: pd.DataFrame) -> pd.DataFrame:
         whether the word is right, wrong, a false positive, and misses a code.
     """
     found = measurements.rename(columns=dict(MEANING))
-    whole = found["layer"] == EVERYWHERE
-    found = found.assign(place=np.where(whole, WHOLE_STREAM, SINGLE_SITES))
+    whole, on_text = found["layer"] == EVERYWHERE, found["tokens"] == "text"
+    place = np.where(on_text, ON_TEXT, np.where(whole, WHOLE_STREAM, SINGLE_SITES))
+    found = found.assign(place=place)
     found = found[["method", "place", *_MODEL, "code", "truth", "word"]]
     decided = found["word"].isin(TRUTHS)
     positive = found["word"].isin([Word.USED, Word.REDUNDANT])

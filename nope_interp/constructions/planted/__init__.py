@@ -5,7 +5,16 @@ know that the account is true, or false, and at which site: what claims to find 
 code can be held against them.
 """
 
+from nope_interp.constructions.planted.language import LANGUAGES, PlantedLanguage, plant_language
 from nope_interp.constructions.planted.plants import PLANTS, plant
 from nope_interp.constructions.planted.task import N_CTX, Planted
 
-__all__ = ["N_CTX", "PLANTS", "Planted", "plant"]
+__all__ = [
+    "LANGUAGES",
+    "N_CTX",
+    "PLANTS",
+    "Planted",
+    "PlantedLanguage",
+    "plant",
+    "plant_language",
+]

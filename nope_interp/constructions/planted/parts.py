@@ -127,18 +127,41 @@ def answer(
         read: what a norm before the MLP divides by.
         told: what a norm before the unembedding divides by.
     """
+    interpolate(mlp(model, layer), component, values, LOUD * table, ANSWERS, read=read)
+    with torch.no_grad():
+        model.unembed.weight.zero_()
+        model.W_U[ANSWERS, 1:N_CTX] = told / LOUD * torch.eye(N_CTX - 1)
+
+
+def interpolate(
+    into: MLP,
+    component: int,
+    values: Curve,
+    table: Float[np.ndarray, "pos k"],
+    to: slice,
+    *,
+    read: float = 1.0,
+) -> None:
+    """An MLP's first units write table[i] where a component holds values[i]; in between linearly.
+
+    Args:
+        into: of ReLUs, at least one for each value.
+        component: of the stream.
+        values: what it holds; beyond the ends the table's ends are written.
+        table: what is written.
+        to: to which components.
+        read: what a norm before the MLP divides by.
+    """
     order = np.argsort(values)
     knots, table = values[order], table[order]
     slopes = np.diff(table, axis=0) / np.diff(knots)[:, None]
     bends = np.diff(slopes, axis=0, prepend=0, append=0)
-    into, n = mlp(model, layer), len(knots)
+    n = len(knots)
     with torch.no_grad():
         into.into.weight[:n, component] = read
         into.into.bias[:n] = -torch.from_numpy(knots)
-        into.out.weight[ANSWERS, :n] = LOUD * torch.from_numpy(bends.T)
-        into.out.bias[ANSWERS] = LOUD * torch.from_numpy(table[0])
-        model.unembed.weight.zero_()
-        model.W_U[ANSWERS, 1:N_CTX] = told / LOUD * torch.eye(N_CTX - 1)
+        into.out.weight[to, :n] = torch.from_numpy(bends.T)
+        into.out.bias[to] = torch.from_numpy(table[0])
 
 
 def loudness(table: AnswerTable) -> float:

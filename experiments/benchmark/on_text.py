@@ -1,0 +1,47 @@
+"""Language models whose text is told to stand elsewhere: do predictions follow?
+
+By `experiments.codes.text_interchange` and the rules that `compare` has on text, through the whole
+stream.
+"""
+
+from functools import partial
+
+from experiments.benchmark.task import N_FIT, N_HELD_OUT, context
+from experiments.codes.task import InterventionTask
+from experiments.codes.text_interchange import text_rows
+from experiments.probing.measure import Split
+from experiments.results.measurements import table
+from experiments.results.text_use import judged_on_text
+from nope_interp.constructions.planted.language import PlantedLanguage
+from nope_interp.constructions.planted.task import N_CTX
+from nope_interp.models.losses import sequence_losses, unigram_losses
+from probes.code_names import COUNTING, SMOOTH
+
+_BATCH = 128
+
+
+def interchange_on_text(planted: PlantedLanguage, seed: int) -> dict[str, str]:
+    """A model that does not surely know order gets no word but that.
+
+    Args:
+        planted: the model.
+        seed: of text, sequences and controls.
+
+    Returns:
+        A word for each code that can be moved on text.
+    """
+    source = planted.text(seed)
+    how = {"seq_len": N_CTX, "begin_token": True, "seed": seed}
+    split = Split.of(source, N_FIT, N_HELD_OUT, **how)
+    task = InterventionTask(
+        planted.model,
+        split,
+        partial(sequence_losses, batch_size=_BATCH),
+        float(unigram_losses(split.fit, split.held_out, planted.model.config.d_vocab).mean()),
+        seed,
+        _BATCH,
+        begin_token=True,
+    )
+    (judged,) = judged_on_text(table(text_rows(task, source, context=context(planted, seed))))
+    # A smooth trend is called counting where 1/m predicts it.
+    return {SMOOTH if code == COUNTING else code: str(of) for code, of in judged.words.items()}
