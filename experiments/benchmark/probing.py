@@ -5,6 +5,7 @@ from experiments.probing.measure import Site, closed_form_probes, measure
 from experiments.results.measurements import INTACT, table
 from experiments.results.readability import READ_AS, verdicts
 from nope_interp.constructions.planted import Planted
+from probes.code_names import IRREGULAR
 
 _WORDS = {"readable": "used", "unreadable": "not used"}
 
@@ -18,7 +19,7 @@ def probing(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
         seed: of sequences and controls.
 
     Returns:
-        A word for each code.
+        A word for each code that can be read alone, which the irregular part cannot.
     """
     task = task_of(planted, seed)
     reading = measure(
@@ -31,5 +32,7 @@ def probing(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
         probes=closed_form_probes,
     )
     found = {of.hypothesis: of.rows[0]["verdict"] for of in verdicts(table(reading.rows))}
-    read = {code: found.get(READ_AS.get(code, code)) for code in planted.truth}
+    read = {
+        code: found.get(READ_AS.get(code, code)) for code in planted.truth if code != IRREGULAR
+    }
     return {code: _WORDS.get(word, "undecided") for code, word in read.items() if word is not None}
