@@ -1,9 +1,10 @@
 """The methods that are judged, by name. Imports nothing heavy.
 
 A method is one function: of a planted model, a place and a seed. It says of each code that it
-speaks of whether the model uses it: "used", "redundant", "not used" or "undecided". The place is a
-`Site`, or None for the whole stream; a method that says nothing of such places gives no words.
-Where it speaks of language models, too, another function does, of a planted one and a seed.
+speaks of whether the model uses it: "used", "redundant", "not used" or "undecided"; "contributes"
+counts as used, and "has not learned order" is no answer. The place is a `Site`, or None for the
+whole stream; a method that says nothing of such places gives no words. Where it speaks of language
+models, too, another function does, of a planted one and a seed.
 
 Example:
     >>> from experiments.benchmark.judge import judge_methods

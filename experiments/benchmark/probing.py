@@ -32,7 +32,5 @@ def probing(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
         probes=closed_form_probes,
     )
     found = {of.hypothesis: of.rows[0]["verdict"] for of in verdicts(table(reading.rows))}
-    read = {
-        code: found.get(READ_AS.get(code, code)) for code in planted.truth if code != IRREGULAR
-    }
+    read = {code: found.get(READ_AS.get(code, code)) for code in planted.truth if code != IRREGULAR}
     return {code: _WORDS.get(word, "undecided") for code, word in read.items() if word is not None}

@@ -16,6 +16,7 @@ from experiments.benchmark.erasure import erasure, leace
 from experiments.benchmark.interchange import interchange
 from experiments.benchmark.judge import judge_methods
 from experiments.benchmark.methods import METHODS
+from experiments.benchmark.on_text import interchange_on_text
 from experiments.benchmark.probing import probing
 from experiments.benchmark.result import Benchmark
 from experiments.benchmark.task import context, site_of, task_of
@@ -26,7 +27,7 @@ from experiments.results.interchange import followed
 from experiments.results.measurements import table
 from experiments.runs.workers import HERE
 from experiments.sweeps.runs import load_run
-from nope_interp.constructions.planted import N_CTX, Planted, plant
+from nope_interp.constructions.planted import N_CTX, Planted, plant, plant_language
 from nope_interp.errors import UserError
 from nope_interp.fields import LARGEST_SEED
 from probes.code_names import CODES
@@ -294,3 +295,36 @@ def test_a_smooth_trend_of_few_positions_is_held_against_random_functions(seed: 
     assert trend["restored"] - max(trend["destroyed"], trend["restored_size_matched"]) > 0.2
     assert trend["restored_net_high"] < 0.1
     assert trend["word"] in ("not used", "undecided")
+
+
+# ---------------------------------------------------------------- language models
+
+
+def test_language_models_are_a_place_of_their_own(tmp_path: Path) -> None:
+    kinds = (KINDS[0], "looked up", "distance")
+    found = judge_methods(
+        seeds=1, kinds=kinds, methods=["probing", "interchange"], out=tmp_path, show_progress=False
+    )
+    on_text = found.methods[found.methods["place"] == "whole stream, on text"]
+    # Of the others no method speaks.
+    assert on_text["method"].tolist() == ["interchange"]
+    assert on_text[["n", "right", "false positive", "missed"]].iloc[0].tolist() == [2, 1, 0, 0]
+    rows = found.measurements[found.measurements["tokens"] == "text"]
+    words = rows.set_index(["model", "metric"])["control"]
+    used = {of for of, word in words.items() if word == "used"}
+    assert used == {("looked up", "mean residual"), ("looked up", "irregular part")}
+    assert len(words) == 2 * 5
+    assert "3 kinds of planted models, 1 of each" in repr(found)
+    assert found.headline.startswith("Through the whole stream interchange judges")
+    page = (found.folder / "report.html").read_text(encoding="utf-8")
+    assert "On text, through the whole stream, interchange judges 100%" in page
+
+
+def test_a_language_model_without_order_gets_no_word() -> None:
+    """It tells how often tokens came and not where they stood: its head looks nothing up."""
+    planted = plant_language("distance, pooling")
+    with torch.no_grad():
+        planted.model.blocks[1].attn.W_V.zero_()
+    words = interchange_on_text(planted, 0)
+    assert set(words) == set(planted.truth)
+    assert set(words.values()) == {"has not learned order"}
