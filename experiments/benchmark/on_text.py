@@ -15,6 +15,7 @@ from experiments.results.text_use import judged_on_text
 from nope_interp.constructions.planted.language import PlantedLanguage
 from nope_interp.constructions.planted.task import N_CTX
 from nope_interp.models.losses import sequence_losses, unigram_losses
+from nope_interp.tasks.sources import TextSource
 from probes.code_names import COUNTING, SMOOTH
 
 _BATCH = 128
@@ -30,7 +31,7 @@ def interchange_on_text(planted: PlantedLanguage, seed: int) -> dict[str, str]:
     Returns:
         A word for each code that can be moved on text.
     """
-    source = planted.text(seed)
+    source = TextSource(planted.text(seed), planted.begin_token)
     how = {"seq_len": N_CTX, "begin_token": True, "seed": seed}
     split = Split.of(source, N_FIT, N_HELD_OUT, **how)
     task = InterventionTask(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
 from nope_interp.constructions.kazemnejad import BEGIN, POSITION, counting_config
 from nope_interp.constructions.planted.parts import (
@@ -35,7 +36,6 @@ from nope_interp.errors import unknown_name
 from nope_interp.models.config import Positions
 from nope_interp.models.encodings import T5Positions
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.sources import TextSource
 
 # Tokens of a word; from a position on, of a shorter one, where a model has such.
 PERIOD, SHORTER, FARTHER_FROM = 12, 7, 25
@@ -91,21 +91,22 @@ class PlantedLanguage:
         """What every sequence starts with."""
         return BEGIN_TOKEN
 
-    def text(self, seed: int) -> TextSource:
+    def text(self, seed: int) -> Int[Tensor, " token"]:
         """Text in which each window of N_CTX - 1 tokens has a word of its own.
 
         Args:
             seed: of the words.
 
         Returns:
-            The source, from which sequences of `N_CTX` tokens are to be drawn with a begin token.
+            Its tokens in reading order, of which sequences of `N_CTX` tokens are to be drawn behind
+            the begin token.
         """
         generator = generator_of(seed)
         tokens = torch.randint(1, _D_VOCAB, (_WINDOWS, N_CTX), generator=generator)
         for at, earlier in zip(range(2, N_CTX), _looked_up(self.shorter), strict=False):
             if earlier > 0:  # position 0 is the begin token's
                 tokens[:, at] = tokens[:, earlier]
-        return TextSource(tokens[:, 1:].flatten(), BEGIN_TOKEN)
+        return tokens[:, 1:].flatten()
 
 
 def by_positions(seed: int) -> PlantedLanguage:

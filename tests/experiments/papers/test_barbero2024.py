@@ -32,7 +32,7 @@ SIZES: dict[str, Any] = {"n_layers": 2, "d_model": 32, "n_heads": 2, "d_vocab": 
 TEXT = words(14_000)
 
 
-def quietly(title: str) -> None:
+def quietly(title: str, kept: bool) -> None:
     """Stands for a progress bar."""
 
 

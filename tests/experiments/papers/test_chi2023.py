@@ -35,7 +35,7 @@ from tests.huggingface import plain_model, save_folder, words
 BYTES: dict[str, Any] = {"n_heads": 2, "d_vocab": 257, "n_ctx": 64}
 
 
-def quietly(title: str) -> None:
+def quietly(title: str, kept: bool) -> None:
     """Stands for a progress bar."""
 
 

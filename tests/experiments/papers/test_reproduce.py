@@ -478,14 +478,19 @@ def test_cells_are_computed_once(tmp_path: Path) -> None:
         computed.append(seed)
         return {"x": np.array([seed, 2 * seed]), "single": np.array(seed)}
 
-    titles: list[str] = []
+    kept: list[bool] = []
+
+    def told(title: str, earlier: bool) -> None:
+        kept.append(earlier)
+
     for _ in range(2):
-        found = Cells(tmp_path, titles.append).per_seed("a / b", range(3), compute)
+        found = Cells(tmp_path, told).per_seed("a / b", range(3), compute)
         np.testing.assert_array_equal(found["x"], [[0, 0], [1, 2], [2, 4]])
     assert computed == [0, 1, 2]
-    assert len(titles) == 6
+    assert kept == [False] * 3 + [True] * 3
     next(tmp_path.glob("*seed 1*")).write_bytes(b"damaged")
-    found = Cells(tmp_path, titles.append).per_seed("a / b", range(3), compute)
+    found = Cells(tmp_path, told).per_seed("a / b", range(3), compute)
+    assert sorted(kept[6:]) == [False, True, True]
     np.testing.assert_array_equal(found["single"], [0, 1, 2])
     assert computed == [0, 1, 2, 1]
 

@@ -15,6 +15,7 @@ from nope_interp.models.encodings import T5Positions
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Tokens
 from nope_interp.streams import stream
+from nope_interp.tasks.sources import TextSource
 
 # What stands in each model's activations, used or not.
 HOLDS = {
@@ -32,7 +33,8 @@ HOLDS = {
 
 
 def drawn(built: PlantedLanguage, n: int = 200) -> Tokens:
-    return built.text(3).sequences(n, N_CTX, begin_token=True, split="held_out", seed=4)
+    source = TextSource(built.text(3), built.begin_token)
+    return source.sequences(n, N_CTX, begin_token=True, split="held_out", seed=4)
 
 
 @torch.no_grad()
