@@ -72,6 +72,18 @@ class EmergenceConfig(ExperimentConfig):
         """The seeds in use."""
         return range(self.seed, self.seed + self.n_seeds)
 
+    def check_runs_on(self, device: str) -> None:
+        """Refuse another device than the CPU, on which models this small train fastest.
+
+        Args:
+            device: a torch device.
+
+        Raises:
+            UserError: where it is another.
+        """
+        if device != "cpu":
+            raise UserError(f"emergence runs on the CPU: leave the device {device!r} out.")
+
     def of_seed(self, seed: int) -> ProbingConfig:
         """One of the trainings, and how it is read.
 

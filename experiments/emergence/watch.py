@@ -23,7 +23,6 @@ from experiments.runs.timing import seconds_a_sequence
 from experiments.runs.workers import one_thread_each
 from experiments.variants.variants import variant_of
 from experiments.variants.words import asked
-from nope_interp.errors import UserError
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.sources import Split
 from nope_interp.training.loop import watched_steps
@@ -57,9 +56,8 @@ def watch_emergence(
     Raises:
         UserError: for a config that cannot be trained, another device, and an unwritable `out`.
     """
-    if device != "cpu":
-        raise UserError(f"emergence runs on the CPU: leave the device {device!r} out.")
     config = asked(EmergenceConfig, config, words)
+    config.check_runs_on(device)
     return Emergence.once(config, out, lambda run: _made(config, run, show_progress))
 
 

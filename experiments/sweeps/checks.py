@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from experiments.benchmark.config import BenchmarkConfig
-from experiments.papers.config import ReproduceConfig
 from experiments.sweeps.config import SweepConfig
 from experiments.variants.checks import check_files
 from experiments.variants.config import ExperimentConfig
@@ -46,7 +44,7 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
 
     Raises UserError, which names the cell, for a device that is not here, a model that cannot be
     trained, positions that it lacks and that are to be taken away, a model or text that is a file
-    and is not there, and a paper that does not run on the device.
+    and is not there, and an experiment that does not run on the device.
     """
     if here and device != "auto":
         check_device(device)
@@ -55,9 +53,9 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
     for cell in config.cells:
         try:
             check_files(cell.config, read)
-            if isinstance(cell.config, BenchmarkConfig | ReproduceConfig):
+            if hasattr(cell.config, "check_runs_on"):
                 cell.config.check_runs_on(device)
-            elif cell.config.model is None:
+            if isinstance(cell.config, ExperimentConfig) and cell.config.model is None:
                 check_trained()(cell.config)
         except UserError as error:
             raise UserError(f"{cell.label}: {error}") from error

@@ -422,6 +422,14 @@ def test_a_paper_that_does_not_run_on_the_device_is_named() -> None:
         check_cells(config, "cuda", here=False)
 
 
+def test_small_trainings_run_on_the_cpu_in_a_sweep_too() -> None:
+    config = SweepConfig.from_dict({"experiment": "emergence", "grid": {"seed": [1]}})
+    check_cells(config, "cpu", here=True)
+    said = r"cell 1 \(seed=1\): emergence runs on the CPU: leave the device 'cuda' out"
+    with pytest.raises(UserError, match=said):
+        check_cells(config, "cuda", here=False)
+
+
 # ---------------------------------------------------------------- cells, workers and disks
 
 
