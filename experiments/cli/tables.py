@@ -205,7 +205,7 @@ def of_papers(claims: pd.DataFrame) -> Table:
     """Each paper: its title, what came of its claims, and the run that says so.
 
     Args:
-        claims: of all papers, as `experiments.papers.reproduce.listing` gives them.
+        claims: of all papers, as `experiments.papers.listing.listing` gives them.
 
     Returns:
         One line for each paper; a title too long for it ends in an ellipsis.
@@ -255,7 +255,7 @@ def runs_of(claims: pd.DataFrame) -> Iterator[str]:
     """The runs that a paper's claims were read from, the one of most claims first.
 
     Args:
-        claims: of one paper, as `experiments.papers.reproduce.listing` gives them.
+        claims: of one paper, as `experiments.papers.listing.listing` gives them.
 
     Yields:
         Of each run how many claims are its, its size, its time and where it is kept.
@@ -275,7 +275,7 @@ def of_listed(claims: pd.DataFrame) -> Table:
     """Each claim of a paper: what came of it, over what, and what such a run can see.
 
     Args:
-        claims: of one paper, as `experiments.papers.reproduce.listing` gives them.
+        claims: of one paper, as `experiments.papers.listing.listing` gives them.
 
     Returns:
         A line for each claim, however many.

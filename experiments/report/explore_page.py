@@ -47,8 +47,8 @@ def saved_page(state: Mapping[str, Any], answers: Mapping[str, Any]) -> str:
 
     Args:
         state: what the page showed, as its address has it.
-        answers: the server's answers to that state by the names of the requests: `model`, `read`,
-            and of `head`, `move`, `patch` and `code` those that there are.
+        answers: the server's answers to that state by the names of the requests: `model`, `read`
+            and `code`, and of `head`, `feeds`, `move` and `patch` those that there are.
 
     Returns:
         The page.

@@ -2,7 +2,7 @@
 
 A chart has controls (site, layer ...) and views, one per combination that the run measured. A view
 has panels drawn side by side, a panel has series. What a series means is its kind: "value",
-"control" (what the chart names so), "chance", "fit" (a + b/m), "depth" (one layer of one sequence).
+"control" and "fit" (what the chart names so), "chance", "depth" (one layer of one sequence).
 """
 
 from collections import defaultdict

@@ -46,8 +46,7 @@ class Points:
 
     def __init__(self, data: ReportData) -> None:
         table = intact_readings(data.measurements)
-        last_step = table["step"].isna() | (table["step"] == table["step"].max())
-        table = table[table["head"].isna() & last_step]
+        table = table[table["head"].isna()]
         self.variants = variants_of(data)
         self.rows: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
         # (view key, probe, variant) -> chance of the mean absolute error there

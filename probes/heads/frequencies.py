@@ -29,15 +29,16 @@ class FrequencyUsage:
     Args:
         rotated: how many of a head's first dimensions are turned; dimension i pairs with dimension
             i + rotated / 2, as in Llama and GPT-NeoX, highest frequency first.
+        seed: of the bootstrap; give every shard another.
     """
 
-    def __init__(self, rotated: int, *, seed: int = 0, n_resamples: int = 1000) -> None:
+    def __init__(self, rotated: int, *, seed: int = 0) -> None:
         if rotated < 2 or rotated % 2:
             raise ProbeError(f"{rotated} rotated dimensions do not make pairs: give an even number")
         self.rotated = rotated
         self._query: Tensor | float = 0.0
         self._key: Tensor | float = 0.0
-        self._high = SequenceBootstrap(n_resamples, seed)
+        self._high = SequenceBootstrap(seed=seed)
 
     @property
     def n(self) -> int:

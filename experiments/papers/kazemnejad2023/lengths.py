@@ -2,7 +2,7 @@
 
 A run is a task, an encoding and a seed: a model is trained on the task's short lengths, and its
 exact answers are counted on held-out examples of these lengths and on longer ones. What else is
-measured of it stands in `kazemnejad2023_models`.
+measured of it stands in `.models`.
 """
 
 from collections.abc import Iterator
@@ -169,7 +169,6 @@ def _ranking(
     that every encoding learned, tasks weighted alike. Bars are 95% intervals over tasks.
     {published}
     """
-    """`beside` adds the paper's numbers, to the panel that ranks ties as it does."""
     at = np.arange(len(ENCODINGS))
     chance = {"random order": (1 / (at + 1)).mean()}
     for title, share in (("ties share their ranks", True), ("ties in the paper's order", False)):
