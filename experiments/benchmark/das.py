@@ -17,6 +17,7 @@ from experiments.codes.alignment import (
     untrained_twin,
 )
 from experiments.probing.measure import Site
+from experiments.results.position_use import Word
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.constructions.planted import N_CTX, Planted
 from nope_interp.models.transformer import HookedTransformer
@@ -49,8 +50,8 @@ def das(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
     bootstrap.update(np.stack([of / intact for of in shares], axis=1))
     net = bootstrap.score("", lambda means: means[:, 0] - means[:, 1], chance=0.0)
     if net.ci_low >= WORTH_NAMING:
-        return {SMOOTH: "used"}
-    return {SMOOTH: "not used" if net.ci_high < WORTH_NAMING else "undecided"}
+        return {SMOOTH: Word.USED}
+    return {SMOOTH: Word.NOT_USED if net.ci_high < WORTH_NAMING else Word.UNDECIDED}
 
 
 @torch.no_grad()

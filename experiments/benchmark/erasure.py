@@ -11,6 +11,7 @@ from experiments.codes.in_depth import fitted_in_depth, statistics_at
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site
 from experiments.results.measurements import table
+from experiments.results.position_use import Word
 from experiments.results.usage import uses_at
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.constructions.planted import Planted
@@ -74,8 +75,8 @@ def _without(task: InterventionTask, sites: list[Site], code: str) -> str:
     lost = bootstrap.score("", lambda m: (m[:, 1] - m[:, 0]) / worth, chance=0.0)
     over = bootstrap.score("", lambda m: (m[:, 1] - m[:, 2]) / worth, chance=0.0)
     if lost.ci_low >= WORTH_NAMING and over.ci_low > 0:
-        return "used"
-    return "not used" if lost.ci_high < WORTH_NAMING else "undecided"
+        return Word.USED
+    return Word.NOT_USED if lost.ci_high < WORTH_NAMING else Word.UNDECIDED
 
 
 def _erased(fit: Fit, code: str) -> Leace:

@@ -3,11 +3,12 @@
 from experiments.benchmark.task import context, sites_of, task_of
 from experiments.probing.measure import Site, closed_form_probes, measure
 from experiments.results.measurements import INTACT, table
+from experiments.results.position_use import Word
 from experiments.results.readability import READ_AS, verdicts
 from nope_interp.constructions.planted import Planted
 from probes.code_names import IRREGULAR
 
-_WORDS = {"readable": "used", "unreadable": "not used"}
+_WORDS = {"readable": Word.USED, "unreadable": Word.NOT_USED}
 
 
 def probing(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
@@ -33,4 +34,6 @@ def probing(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
     )
     found = {of.hypothesis: of.rows[0]["verdict"] for of in verdicts(table(reading.rows))}
     read = {code: found.get(READ_AS.get(code, code)) for code in planted.truth if code != IRREGULAR}
-    return {code: _WORDS.get(word, "undecided") for code, word in read.items() if word is not None}
+    return {
+        code: _WORDS.get(word, Word.UNDECIDED) for code, word in read.items() if word is not None
+    }

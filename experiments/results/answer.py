@@ -274,7 +274,7 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
         tokens=verdict.tokens,
         begin_token=verdict.begin_token,
         score=Score("loss", "nats per token", verdict.intact, verdict.chance),
-        words={use.code: Word(use.word) for use in uses},
+        words={use.code: use.word for use in uses},
         shares={use.code: use.necessity for use in uses},
         share_of="removed: effect lost",
         restored={use.code: use.sufficiency for use in uses},

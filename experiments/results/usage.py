@@ -48,14 +48,14 @@ from experiments.results.code_ablation import (
 )
 from experiments.results.measurements import LOSS, finished
 from experiments.results.percent import percent
-from experiments.results.position_use import Interval
+from experiments.results.position_use import Interval, Word
 from experiments.results.readability import SETTING, setting_words, widened
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError
 from probes.code_names import CODES
 from probes.scores import SHUFFLED
 
-WORDS = ("used", "not used", "undecided")
+_WORDS = (Word.USED, Word.NOT_USED, Word.UNDECIDED)
 
 # The coverage without which no code is called not used.
 _LEAST_COVERAGE = 0.5
@@ -71,7 +71,7 @@ class Use:
     Attributes:
         code: one of `probes.code_names.CODES`.
         layer, site: where it was taken away; layer -1 stands for the whole stream.
-        word: "used", "not used" or "undecided".
+        word: `USED`, `NOT_USED` or `UNDECIDED`.
         increase: the loss increase without it, in nats per token: value, low, high.
         size_matched: the same of the size-matched control.
         rescaled: the same of random rescaling.
@@ -85,7 +85,7 @@ class Use:
     code: str
     layer: int
     site: str
-    word: str
+    word: Word
     increase: Interval
     size_matched: Interval
     rescaled: Interval
@@ -136,7 +136,7 @@ class UseVerdict:
             return f"{start} The intact loss is not surely below chance: no code is called used."
         if self.of_stream[0].necessity is None:
             return f"{start} The total effect is not surely above zero: no code has a share in it."
-        said = ". ".join(_words(word, self.of_stream) for word in WORDS)
+        said = ". ".join(_words(word, self.of_stream) for word in _WORDS)
         shares = "Percentages are shares of the total effect."
         if self.intact[0] + value > self.chance:
             shares += " Without all four codes the loss exceeds chance; the excess counts, too."
@@ -147,7 +147,7 @@ class UseVerdict:
             code: [
                 f"layer {use.layer} {use.site}"
                 for use in self.uses
-                if use.code == code and use.layer != EVERYWHERE and use.word == "used"
+                if use.code == code and use.layer != EVERYWHERE and use.word is Word.USED
             ]
             for code in CODES
         }
@@ -157,7 +157,7 @@ class UseVerdict:
         return f" Used at a single site: {'; '.join(named) or 'none'}."
 
 
-def _words(word: str, uses: tuple[Use, ...]) -> str:
+def _words(word: Word, uses: tuple[Use, ...]) -> str:
     named = [
         f"{use.code} (necessity {_share(use.necessity)}, sufficiency {percent(use.sufficiency[0])})"
         for use in uses
@@ -229,11 +229,11 @@ def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
     there = _at(losses, layer, site)
     uses = [_use(there, code, layer, site, n_compared) for code in CODES]
     # The total effect has to come from somewhere.
-    found = any(use.word == "used" for use in uses)
+    found = any(use.word is Word.USED for use in uses)
     matters = layer == EVERYWHERE or _matters(there, losses, n_compared)
     if found and matters and _beats_chance(there):
         return uses
-    return [replace(use, word="undecided") for use in uses]
+    return [replace(use, word=Word.UNDECIDED) for use in uses]
 
 
 def _matters(there: _There, losses: pd.DataFrame, n_compared: int) -> bool:
@@ -299,14 +299,14 @@ def _use(there: _There, code: str, layer: int, site: str, n_compared: int) -> Us
 
 def _word(
     necessity: Interval | None, sufficiency: Interval | None, above_controls: float, coverage: float
-) -> str:
+) -> Word:
     if necessity is None or sufficiency is None:
-        return "undecided"
+        return Word.UNDECIDED
     if necessity[1] >= WORTH_NAMING and above_controls > 0:
-        return "used"
+        return Word.USED
     if max(necessity[2], sufficiency[2]) < WORTH_NAMING and coverage >= _LEAST_COVERAGE:
-        return "not used"
-    return "undecided"
+        return Word.NOT_USED
+    return Word.UNDECIDED
 
 
 def _interval(

@@ -4,6 +4,7 @@ import pytest
 
 from experiments.report.data import ReportData
 from experiments.results.percent import percent
+from experiments.results.position_use import Word
 from experiments.results.usage import Use, UseVerdict, use_verdicts
 from nope_interp.errors import UserError
 
@@ -46,7 +47,7 @@ def test_what_rounds_to_zero_has_no_sign() -> None:
     assert [percent(share) for share in (-0.004, 0.004, -0.126, 1)] == ["0%", "0%", "−13%", "100%"]
     assert [percent(share) for share in (0.9975, 1 - 1e-7)] == [">99%", "100%"]
     none, little = (0.0, 0.0, 0.0), (-0.004, -0.2, 0.3)
-    use = Use("variance", -1, "stream", "used", none, none, none, little, little, None)
+    use = Use("variance", -1, "stream", Word.USED, none, none, none, little, little, None)
     nats = {"intact": (1.0, 0.9, 1.1), "chance": 2.0, "total_effect": (0.5, 0.4, 0.6)}
     verdict = UseVerdict("trained", "text", False, **nats, coverage=1.0, uses=(use,))
     assert "variance (necessity 0% [−20%, 30%], sufficiency 0%)" in verdict.sentence
