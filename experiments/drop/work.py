@@ -6,10 +6,8 @@ from itertools import chain, pairwise
 from experiments.drop.config import DropConfig
 from experiments.results.drop import CONTROL, DROPPED, RECALIBRATED
 from experiments.results.measurements import INTACT
+from experiments.runs.timing import OF_A_STEP
 from nope_interp.training.loop import watched_steps
-
-# A step of training passes forward and, at twice the cost, backward.
-_OF_A_STEP = 3
 
 
 def read_title(variant: str, length: int) -> str:
@@ -67,5 +65,5 @@ def _training(config: DropConfig, variant: str) -> Iterator[tuple[str, float]]:
     training = config.training
     steps = watched_steps(training.steps)
     for before, step in pairwise([steps[0], *steps]):
-        trained = (step - before) * training.batch_size * _OF_A_STEP
+        trained = (step - before) * training.batch_size * OF_A_STEP
         yield step_title(variant, step), (trained + config.n_held_out) * training.seq_len

@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
+from experiments.results.adjacency import ADJACENCY
 from experiments.results.emergence import (
     NEVER_ORDER,
     code_gains,
@@ -38,11 +39,6 @@ from probes.scores import SHUFFLED
 # Onsets are whole doublings: two or three seeds agree by chance, and show no spread at all.
 SEEDS_TO_BE_SURE = 5
 
-_ADJACENCY = {
-    "adjacency_a": "A: all pairs, lower triangle",
-    "adjacency_b": "B: neighbouring cells only",
-    "adjacency_c": "C: both sides",
-}
 _LEAST = "a tenth: a whole interval above it counts"
 
 
@@ -129,7 +125,7 @@ class Emergence(RunOfFigures):
             _figure_of_loss(rows[rows["probe"] == LOSS]),
             _figure_of_gains(self.gains),
             *([_figure_of_following(self.followed)] if len(self.followed) else []),
-            _figure_of_adjacency(rows[rows["metric"].isin(_ADJACENCY)]),
+            _figure_of_adjacency(rows[rows["metric"].isin(ADJACENCY)]),
             _figure_of_heads(rows[rows["probe"] == "heads"]),
         )
 
@@ -362,7 +358,7 @@ def _figure_of_adjacency(of_cosines: pd.DataFrame) -> Iterator[Panel]:
     for metric, rows in of_cosines.groupby("metric"):
         real, shuffled = (_by_step(rows[rows["control"] == c]) for c in ("", SHUFFLED))
         yield _over_steps(
-            _ADJACENCY[str(metric)],
+            ADJACENCY[str(metric)],
             measured={"score": real},
             reference={SHUFFLED: shuffled},
             chance={"chance": rows["chance"].mean()},

@@ -19,7 +19,7 @@ from experiments.runs.cells import Cell, Cells
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
 from experiments.runs.steps import Steps
-from experiments.runs.timing import seconds_a_sequence
+from experiments.runs.timing import OF_A_STEP, seconds_a_sequence
 from experiments.runs.workers import one_thread_each
 from experiments.variants.variants import variant_of
 from experiments.variants.words import asked
@@ -27,9 +27,8 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.sources import Split
 from nope_interp.training.loop import watched_steps
 
-# For estimates: a step of training passes forward and, at twice the cost, backward; and how many
-# passes of each of its sequences a reading takes the time of, as measured.
-_OF_A_STEP, _READING = 3.0, 40.0
+# For estimates: how many passes of each of its sequences a reading takes the time of, as measured.
+_READING = 40.0
 
 
 def watch_emergence(
@@ -94,7 +93,7 @@ def _passes(config: EmergenceConfig) -> float:
     """Forward passes of a sequence whose time one training takes, with all that is read of it."""
     training = config.training
     read = len(watched_steps(training.steps)) * (N_FIT + N_HELD_OUT)
-    return _OF_A_STEP * training.steps * training.batch_size + _READING * read
+    return OF_A_STEP * training.steps * training.batch_size + _READING * read
 
 
 def _seconds_a_sequence(config: EmergenceConfig) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from experiments.report import lookup
 from experiments.report.data import ReportData
 from experiments.report.encode import every, number, packed
+from experiments.results.adjacency import ADJACENCY
 from experiments.results.measurements import finished
 from probes.scores import SHUFFLED
 
@@ -227,9 +228,7 @@ def _signal(
 
 def _adjacency_chart(points: lookup.Points, best: _Best) -> Chart:
     metrics = (
-        ("similarity", "adjacency_a", "A: all pairs, lower triangle", "probability"),
-        ("similarity", "adjacency_b", "B: neighbouring cells only", "probability"),
-        ("similarity", "adjacency_c", "C: both sides", "probability"),
+        *(("similarity", metric, name, "probability") for metric, name in ADJACENCY.items()),
         ("similarity", "seriation_tau", "Order recovered (seriation)", "|Kendall τ|"),
     )
     where = points.groups

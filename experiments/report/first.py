@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.report.encode import number
-from experiments.results.answer import Answer, CodeAnswer, Reading
+from experiments.results.answer import STRONGER_CONTROL, Answer, CodeAnswer, Reading
 from experiments.results.measurements import RANDOM_INIT
 from experiments.results.percent import percent
 from experiments.results.position_use import Interval
@@ -46,6 +46,7 @@ def first_figure(answer: Answer) -> dict[str, Any] | None:
         return None
     judged = bool(answer.share_of)
     readers = [name for name in ("before", "after") if any(getattr(c, name) for c in answer.codes)]
+    controlled = any(code.control is not None for code in answer.codes)
     return {
         "judged": judged,
         "variant": next((c.after.variant for c in answer.codes if c.after), ""),
@@ -53,7 +54,7 @@ def first_figure(answer: Answer) -> dict[str, Any] | None:
         "restored_of": answer.restored_of,
         "share_term": _term(answer.share_of),
         "restored_term": _term(answer.restored_of),
-        "controlled": any(code.control is not None for code in answer.codes),
+        "control": STRONGER_CONTROL if controlled else "",
         "readers": readers,
         "least": _at(WORTH_NAMING),
         "rows": [_row(code, judged) for code in answer.codes],
@@ -101,7 +102,7 @@ def first_csv(answer: Answer) -> dict[str, Any]:
                 rows.append([code.code, word, shown, *map(number, share), None, None])
         if code.control is not None:
             control = number(code.control)
-            rows.append([code.code, word, "the stronger control", control, *[None] * 4])
+            rows.append([code.code, word, STRONGER_CONTROL, control, *[None] * 4])
     return {"header": _HEADER, "rows": rows}
 
 

@@ -14,7 +14,7 @@ from experiments.report.figures import Chart
 from experiments.report.lookup import make_panel, make_series
 from experiments.results.emergence import code_gains, followed_codes, order_sentence
 from experiments.results.measurements import LOSS
-from experiments.results.readability import widened
+from experiments.results.readability import layer_and_site, widened
 from experiments.results.worth import WORTH_NAMING
 from probes.head_rules import LABELS, NONE, RULES
 from probes.scores import SHUFFLED
@@ -151,7 +151,7 @@ def _largest(rows: pd.DataFrame) -> list[tuple[Moment, Any]]:
 
 
 def _site(row: Any) -> str:
-    return f"layer {row.layer} {row.site}"
+    return layer_and_site(row.layer, row.site)
 
 
 def _labels(kept: pd.DataFrame) -> dict[int, dict[str, int]]:

@@ -18,6 +18,9 @@ from probes.scores import SHUFFLED
 # Known variants stand in this order, whatever else a run holds after them.
 VARIANTS = ("trained", "pretrained", RANDOM_INIT, "bidirectional")
 
+# What charts of changes call their control.
+SIZE_MATCHED_CONTROL = "size-matched control"
+
 ByName = dict[str, np.ndarray]
 # By view key and variant.
 Arrays = dict[str, dict[str, ByName]]

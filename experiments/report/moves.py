@@ -19,7 +19,6 @@ _OF_ANSWERS = "answers that follow"
 _PLAINLY = {"earlier tokens": "earlier tokens, permuted"}
 _OF_WAY = "the way to the predictions at the other positions"
 _UNITS = {_OF_ANSWERS: "share of answers", _OF_WAY: "share of the way"}
-_CONTROL = "size-matched control"
 _NO_MOVE = "no move"
 _DOSE_COLUMNS = (names.TOWARDS, f"{names.TOWARDS}_low", f"{names.TOWARDS}_high", "size_matched")
 
@@ -78,7 +77,7 @@ def dose_chart(data: ReportData) -> Chart:
         views=views,
         share_y=True,
         switched=False,
-        control=_CONTROL,
+        control=lookup.SIZE_MATCHED_CONTROL,
         chance=_NO_MOVE,
     )
 
@@ -97,7 +96,9 @@ def _dose_series(variant: str, rows: pd.DataFrame) -> list[dict[str, Any]]:
     value, low, high, control = ([0.0, *rows[column]] for column in _DOSE_COLUMNS)
     return [
         lookup.make_series("chance", None, x, [0.0] * len(x), _NO_MOVE),
-        lookup.make_series("control", variant, x, control, f"{variant}, {_CONTROL}"),
+        lookup.make_series(
+            "control", variant, x, control, f"{variant}, {lookup.SIZE_MATCHED_CONTROL}"
+        ),
         lookup.make_series("value", variant, x, value, variant, low, high),
     ]
 

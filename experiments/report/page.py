@@ -10,9 +10,6 @@ from experiments.report.encode import numbers
 from experiments.report.first import first_csv, first_figure, gists
 from experiments.report.lookup import variants_of
 
-# What a verdict row draws on its scale.
-_MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
-
 # What a metric of a verdict is called in a table.
 _MEASURES = {"mae": "error, positions", "r2": "R² of 1/m", "share": "share of variance"}
 
@@ -88,7 +85,7 @@ def _verdicts(data: ReportData, settings: list[tuple[str, bool]]) -> list[dict[s
     order = variants_of(data)
     all_rows = [row for verdict in data.verdicts for row in verdict.rows]
     tops = {
-        metric: shell.top_of([row for row in all_rows if row["metric"] == metric], _MARKED)
+        metric: shell.top_of([row for row in all_rows if row["metric"] == metric], shell.MARKED)
         for metric in {row["metric"] for row in all_rows}
     }
     groups = []
@@ -98,7 +95,7 @@ def _verdicts(data: ReportData, settings: list[tuple[str, bool]]) -> list[dict[s
             rows = [r for r in verdict.rows if (r["tokens"], bool(r["begin_token"])) == setting]
             rows.sort(key=lambda r: order.index(r["variant"]) if r["variant"] in order else 99)
             marked = [
-                dict(row) | {"marks": shell.marks(row, _MARKED, tops[row["metric"]])}
+                dict(row) | {"marks": shell.marks(row, shell.MARKED, tops[row["metric"]])}
                 for row in rows
             ]
             if marked:

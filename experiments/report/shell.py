@@ -279,6 +279,10 @@ def _constant_columns(measurements: pd.DataFrame) -> dict[str, Any]:
     }
 
 
+# What a row of verdicts, or of uses, draws on its scale.
+MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
+
+
 def top_of(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> float:
     """The largest of these numbers in the rows: the far end of the scale they are drawn on."""
     found = (number(row[name]) for row in rows for name in names)

@@ -11,19 +11,16 @@ from experiments.report import lookup
 from experiments.report.data import ReportData
 from experiments.report.encode import number
 from experiments.report.figures import Chart
-from experiments.report.shell import marks, top_of
+from experiments.report.shell import MARKED, marks, top_of
 from experiments.results import code_ablation as names
 from experiments.results.measurements import INTACT, LOSS, RANDOM_INIT, finished
 from experiments.results.position_use import Interval
-from experiments.results.readability import HYPOTHESES, READ_AS, gain, gain_bounds
+from experiments.results.readability import HYPOTHESES, READ_AS, gain, gain_bounds, layer_and_site
 from experiments.results.usage import Use, UseVerdict
 from probes.code_names import CODES, IRREGULAR
 from probes.scores import SHUFFLED
 
-_CONTROL = "size-matched control"
 _NO_INCREASE = "no increase"
-# What a use draws on its scale.
-_MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
 # measure -> (what its menu calls it, unit of its axis)
 _MEASURES = {
     "necessity": ("necessity", "share of the total effect there"),
@@ -39,7 +36,7 @@ _SIDE_EFFECTS = {"norm": "norms moved", "cosine": "cosines moved"}
 def use_groups(data: ReportData) -> list[dict[str, Any]]:
     """What the page's tables show of each use verdict."""
     drawn = [_scaled(use) for verdict in data.uses for use in verdict.of_stream]
-    top = top_of(drawn, _MARKED)
+    top = top_of(drawn, MARKED)
     # Beside the uses stand the readings of their variants, and of the untrained one.
     wanted = {verdict.variant for verdict in data.uses} | {RANDOM_INIT}
     words = {
@@ -82,7 +79,7 @@ def _group(
                     else None
                     for variant in readers
                 ],
-                "marks": marks(_scaled(use), _MARKED, top),
+                "marks": marks(_scaled(use), MARKED, top),
             }
             for use in verdict.of_stream
         ],
@@ -155,7 +152,7 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
         views=views,
         share_y=True,
         ticks=lookup.depth_ticks(depths),
-        control=_CONTROL,
+        control=lookup.SIZE_MATCHED_CONTROL,
         chance=_NO_INCREASE,
         text="word",
     )
@@ -171,7 +168,9 @@ def _series(measure: str, found: list[tuple[UseVerdict, Use, Any]]) -> list[dict
         if measure == "increase":
             moved = [use.size_matched[0] for use, _ in own]
             series.append(
-                lookup.make_series("control", variant, x, moved, f"{variant}, {_CONTROL}")
+                lookup.make_series(
+                    "control", variant, x, moved, f"{variant}, {lookup.SIZE_MATCHED_CONTROL}"
+                )
             )
         intervals = [getattr(use, measure) or (None, None, None) for use, _ in own]
         value, low, high = zip(*intervals, strict=True)
@@ -183,7 +182,7 @@ def _series(measure: str, found: list[tuple[UseVerdict, Use, Any]]) -> list[dict
 def _scaled(use: Use) -> dict[str, float]:
     value, low, high = use.increase
     chance, control = 0.0, use.size_matched[0]
-    return dict(zip(_MARKED, (value, low, high, chance, control), strict=True))
+    return dict(zip(MARKED, (value, low, high, chance, control), strict=True))
 
 
 def _others(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -213,7 +212,7 @@ def _shifts(table: pd.DataFrame) -> list[dict[str, Any]]:
     found = {(row.layer, row.site, row.control): _bounds(row) for row in rows.itertuples()}
     return [
         {
-            "site": f"layer {at} {site}",
+            "site": layer_and_site(at, site),
             "followed": share,
             "of_control": found[at, site, names.MIXED],
         }

@@ -41,6 +41,8 @@ _SITES = {
 
 # The unit of a score that is a share, 0 to 1.
 OF_ANSWERS = "of answers"
+# What figures call the control that costs more than the others.
+STRONGER_CONTROL = "the stronger control"
 
 # How a reading is told after "position can be read", and how the last two codes are joined.
 _READ = {

@@ -106,7 +106,20 @@ def verdicts(measurements: pd.DataFrame) -> list[Verdict]:
 
 def site_of(row: Mapping[str, Any] | pd.Series) -> str:
     """The site of a row of the tidy table, as sentences name it."""
-    return f"layer {row['layer']} {row['site']}"
+    return layer_and_site(row["layer"], row["site"])
+
+
+def layer_and_site(layer: object, site: object) -> str:
+    """A site of a layer, as sentences and tables name it.
+
+    Args:
+        layer: counted from 0.
+        site: as the tidy table has it.
+
+    Returns:
+        Words that fit within a sentence.
+    """
+    return f"layer {layer} {site}"
 
 
 def setting_words(tokens: str, begin_token: bool) -> str:

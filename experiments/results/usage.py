@@ -49,7 +49,7 @@ from experiments.results.code_ablation import (
 from experiments.results.measurements import LOSS, finished
 from experiments.results.percent import percent
 from experiments.results.position_use import Interval, Word
-from experiments.results.readability import SETTING, setting_words, widened
+from experiments.results.readability import SETTING, layer_and_site, setting_words, widened
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError
 from probes.code_names import CODES
@@ -145,7 +145,7 @@ class UseVerdict:
     def _at_single_sites(self) -> str:
         sites = {
             code: [
-                f"layer {use.layer} {use.site}"
+                layer_and_site(use.layer, use.site)
                 for use in self.uses
                 if use.code == code and use.layer != EVERYWHERE and use.word is Word.USED
             ]

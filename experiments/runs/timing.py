@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from nope_interp.hooked_model import HookedModel
 from nope_interp.streams import stream
 
+# How many forward passes a step of training takes as long as: backward is twice forward.
+OF_A_STEP = 3
 # Enough to keep the machine busy, and few enough to take no time of their own.
 _MOST = 4
 _LONG = 5.0

@@ -25,6 +25,8 @@ from nope_interp.training.train import check_trainable
 from nope_interp.training.train import train as train_model
 
 _LOG = logging.getLogger(__name__)
+# What a config says of the training, which decides the weights that it ends in.
+_DECIDING = ("task", "text", "lengths", "scratchpad", "transformer", "training")
 # A sentence names at most so many words.
 _MOST_NAMED = 3
 
@@ -92,9 +94,8 @@ def trains_embedded(config: ExperimentConfig) -> bool:
 
 def _told(config: ExperimentConfig) -> dict[str, Any]:
     """All that decides which weights a training ends in."""
-    known = ("task", "text", "lengths", "scratchpad", "transformer", "training", "fingerprints")
     every = identity(config)
-    return {name: every[name] for name in known if name in every}
+    return {name: every[name] for name in (*_DECIDING, "fingerprints") if name in every}
 
 
 def trained_model(
@@ -166,8 +167,7 @@ def _tell_unasked(config: ExperimentConfig, keep_history: bool) -> None:
     shipped = flat("the config", ProbingConfig().to_dict())
     own = flat("the config", ProbingConfig.like(config).to_dict())
     differing = [word for word, value in own.items() if value != shipped.get(word)]
-    known = ("task", "text", "lengths", "scratchpad", "transformer", "training")
-    words = [word for word in differing if is_within(word, frozenset(known))]
+    words = [word for word in differing if is_within(word, frozenset(_DECIDING))]
     if not words:
         return
     more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""

@@ -38,6 +38,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
 from nope_interp.theory.covariances import stream_covariances
 from nope_interp.theory.laws import LayerLaw
+from nope_interp.theory.validity import LARGEST_LOGIT_VARIANCE
 
 # What each step of the first layer is called on the page; the formulas as the paper is recalled to
 # have them, in d, s and m, without norm epsilon, softmax noise and leaning keys.
@@ -58,7 +59,6 @@ _SHORT, _SHORT_SEQUENCES = 32, 64
 _CONTROL_SEEDS = 5
 _SWEPT_WIDTHS = (96, 192, 384, 768)
 _SWEPT_SPREADS = (0.01, 0.02, 0.03)
-_LARGEST_LOGIT_VARIANCE = 0.5
 _OUTPUT = "blocks.0.hook_attn_out"
 
 # Arrays by hook name; of what is measured, with a first axis over seeds.
@@ -275,7 +275,7 @@ def _sweep_over_sizes(
             1, d_model, 4, d_vocab=4 * length, n_ctx=length, attn_only=True, init_scale=spread
         )
         law = LayerLaw.of(base, distinct_tokens=True)
-        if law.logit_variance <= _LARGEST_LOGIT_VARIANCE:
+        if law.logit_variance <= LARGEST_LOGIT_VARIANCE:
             title = f"width {width}, spread {spread:g}"
             found = cells.per_seed(title, config.seeds, partial(_squares, base, seen, device))
             ratios[spread].append((f"d = {d_model}", found[_OUTPUT] / law.output_variance(seen)))

@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawn
 
 from experiments.report.paper.drawing import COLOURS, LOOKS, PAGE, Drawing, legend
-from experiments.results.answer import Answer, Reading
+from experiments.results.answer import STRONGER_CONTROL, Answer, Reading
 from experiments.results.position_use import Interval
 from experiments.results.worth import WORTH_NAMING
 
@@ -33,7 +33,7 @@ def _verdict(drawn: Drawn, answer: Answer) -> None:
                     at - 0.36,
                     at,
                     color=COLOURS[3],
-                    label="the stronger control",
+                    label=STRONGER_CONTROL,
                 )
     read.set_yticks(range(len(names)), names)
     read.invert_yaxis()
