@@ -171,7 +171,7 @@ def test_what_will_be_done_is_said_first_by_the_names_of_its_parts(
     planned: list[str] = []
     done: list[str] = []
     monkeypatch.setattr(Steps, "plan", lambda steps, weights, seconds: planned.extend(weights))
-    monkeypatch.setattr(Steps, "done", lambda steps, title: done.append(title))
+    monkeypatch.setattr(Steps, "done", lambda steps, title, kept=False: done.append(title))
     words = {**TRAINING, **READ, **text(folder), "training.steps": 2}
     drop(str(folder), out=tmp_path, show_progress=True, **words)
     # Losses at steps are read back when their training is over.
