@@ -15,8 +15,8 @@ from probes.shapes import Positions
 def moved_similarity(statistics: CodeStatistics, sources: Positions) -> CodeFilter:
     """Activations whose deviations have the correlations between positions of other positions.
 
-    Each keeps its positional mean and the norm of its deviation. Earlier activations know nothing
-    of later ones.
+    Each keeps its variance over components, and each position its mean. Earlier activations know
+    nothing of later ones.
 
     Args:
         statistics: those of the site.
