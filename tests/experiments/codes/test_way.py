@@ -1,11 +1,14 @@
 """How far a run goes towards another: against torch's own divergences, and at known places."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 
+from experiments.codes.text_runs import exceeds_noise
 from experiments.codes.way import Way, as_written, mean_prediction, share, way_between
 from experiments.results.interchange import NEITHER, STAYS, TOWARDS
 
@@ -62,23 +65,46 @@ def test_the_end_is_all_of_the_way_the_start_none_and_a_broken_run_neither() -> 
         assert sum(shares(way, reached)) == pytest.approx(1)
 
 
-def test_two_halves_have_no_noise_in_the_length_of_the_way() -> None:
-    """Both halves stand at the same place, each beside it by noise of its own: products with the
-    noise of both average out, while that of either with itself makes the way too long."""
+@pytest.fixture(scope="module")
+def places() -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Where a way starts, where it ends, and two halves that stand there by noise of their own."""
     generator = torch.Generator().manual_seed(3)
     start, place = logits(0, 400), logits(0, 400) + 0.2 * logits(1, 400)
     noisy = [
         (place + 0.5 * torch.randn(place.shape, generator=generator, dtype=torch.float64))
         for _ in range(2)
     ]
-    begin, end = start.log_softmax(dim=-1), place.log_softmax(dim=-1)
+    halves = [half.log_softmax(dim=-1) for half in noisy]
+    return start.log_softmax(dim=-1), place.log_softmax(dim=-1), halves
+
+
+def test_two_halves_have_no_noise_in_the_length_of_the_way(
+    places: tuple[Tensor, Tensor, list[Tensor]],
+) -> None:
+    """Both halves stand at the same place, each beside it by noise of its own: products with the
+    noise of both average out, while that of either with itself makes the way too long."""
+    begin, end, noisy = places
     true = way_between(begin, end).length.mean()
-    halves = way_between(begin, *(half.log_softmax(dim=-1) for half in noisy))
-    alone = way_between(begin, noisy[0].log_softmax(dim=-1)).length.mean()
+    halves = way_between(begin, *noisy)
+    alone = way_between(begin, noisy[0]).length.mean()
     assert halves.length.mean() == pytest.approx(true, rel=0.25)
     assert alone > 3 * true
     # The mean of two has half the noise of one, which is what one is too long by.
     assert halves.noise.mean() == pytest.approx((alone - true) / 2, rel=0.25)
+
+
+def test_a_way_exceeds_its_noise_where_it_is_surely_longer(
+    places: tuple[Tensor, Tensor, list[Tensor]],
+) -> None:
+    begin, _, noisy = places
+    way = way_between(begin, *noisy)
+    # Surely longer than nothing, and still no longer than its noise.
+    assert way.length.mean() > 5 * way.length.std() / len(way.length) ** 0.5
+    assert way.length.mean() < way.noise.mean()
+    assert not exceeds_noise(way, seed=0)
+    assert exceeds_noise(replace(way, noise=way.noise / 10), seed=0)
+    # Of a way just as long as its noise nothing is sure.
+    assert not exceeds_noise(replace(way, noise=way.length), seed=0)
 
 
 def test_what_is_written_is_held_against_lengths_and_angles() -> None:
