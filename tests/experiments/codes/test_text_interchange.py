@@ -24,7 +24,8 @@ from experiments.probing.measure import Site
 from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
 from experiments.results.measurements import table
-from experiments.results.text_use import WAY
+from experiments.results.text_use import OVER_NOISE, SAME_LENGTH, WAY
+from experiments.results.worth import WORTH_NAMING
 from nope_interp import query_blocks
 from nope_interp.errors import UserError
 from nope_interp.models.losses import next_log_probabilities
@@ -151,12 +152,60 @@ def test_what_a_half_adds_is_what_the_other_one_alone_lacks(learned: pd.DataFram
         assert found.loc[(names.ADDED, ""), "value"] == pytest.approx(lacks)
 
 
-def test_shares_share_out_the_way(learned: pd.DataFrame) -> None:
-    shares = learned[learned["metric"].isin([names.TOWARDS, names.STAYS, names.NEITHER])]
-    assert not shares["positions"].str.startswith("put back").any()
-    summed = shares.groupby(["layer", "site", "positions", "control"], observed=True)["value"].sum()
-    assert len(summed) > 10
-    np.testing.assert_allclose(summed, 1)
+def assert_rows_tell_of_one_another(rows: pd.DataFrame) -> None:
+    """Shares share out the way, effects are net of them, and ranks are of draws where it counts."""
+    where = ["layer", "site", "positions"]
+    codes = [
+        (str(condition), of.set_index(["metric", "control"]))
+        for (_, _, condition), of in rows.groupby(where, observed=True)
+        if names.CARRIED in set(of["metric"])
+    ]
+    assert len(codes) >= 10
+    for condition, of in codes:
+        value = of["value"]
+        back = condition.startswith("put back")
+        aim = names.RESTORED if back else names.TOWARDS
+        followed = value[aim]
+        assert value[names.NET, ""] == pytest.approx(followed[""] - followed[SIZE_MATCHED])
+        assert value[names.BEYOND, ""] == followed[""]
+        if back or not condition.endswith("earlier tokens"):  # the two orders do not change places
+            left = max(1 - followed[names.IN_UNRELATED], 0.2)
+            further = (followed[""] - followed[names.TOLD_UNRELATED]) / left
+            assert value[names.THIS_ORDER, ""] == pytest.approx(further)
+        if back:
+            assert not {names.TOWARDS, names.STAYS, names.NEITHER} & {
+                metric for metric, _ in of.index
+            }
+        else:
+            neither = value[names.NEITHER]
+            shares = followed + value[names.STAYS] + neither
+            np.testing.assert_allclose(shares, 1)
+            assert len(shares) == 4  # the move, and three controls
+            assert value[names.BROKEN, ""] == pytest.approx(neither[""] - neither[SIZE_MATCHED])
+        rank = of.loc[(names.RANK, "")]
+        worth = min(of.loc[(net, ""), "ci_low"] for net in (names.NET, names.THIS_ORDER))
+        assert (rank["n"] > 0) == (worth >= WORTH_NAMING)
+        # The code is one among as many draws.
+        among = rank["value"] * (1 + rank["n"])
+        assert among == pytest.approx(round(among))
+        assert 1 <= round(among) <= 1 + rank["n"]
+
+
+def test_rows_of_a_condition_tell_of_one_another(learned: pd.DataFrame) -> None:
+    assert_rows_tell_of_one_another(learned)
+
+
+def test_ways_are_held_against_noise_and_against_a_tenth_of_another_order(
+    learned: pd.DataFrame,
+) -> None:
+    value = learned.set_index(["positions", "metric", "control"])["value"].sort_index()
+    further, ordered = "text by 8 positions", "earlier tokens"
+    for moved in (further, ordered):
+        way, noise = (value[moved, WAY, control] for control in ("", SAME_LENGTH))
+        assert value[moved, OVER_NOISE, ""] == pytest.approx(way - noise)
+    assert value[further, WAY, SAME_LENGTH] > 0
+    beyond = value[further, WAY, ""] - 0.1 * value[ordered, WAY, ""]
+    assert value[further, names.OVER_TENTH, ""] == pytest.approx(beyond)
 
 
 def test_what_a_site_is_not_found_to_carry_is_moved_all_the_same() -> None:
@@ -265,6 +314,7 @@ def test_where_prefixes_of_one_length_differ_as_much_there_is_nothing_to_follow(
     changes it changes by its content, and by being there."""
     here = task_of(one_layer("learned"))
     way = behind_more_text(here).way
+    assert (way.noise > 0).all()  # two halves, each of prefixes of its own
     assert exceeds_noise(way, seed=0)
     blind = one_layer("none")
     with torch.no_grad():
@@ -272,7 +322,9 @@ def test_where_prefixes_of_one_length_differ_as_much_there_is_nothing_to_follow(
     nothing = behind_more_text(task_of(blind)).way
     assert not exceeds_noise(nothing, seed=0)
     rows = table(text_interchange_rows(task_of(blind), {}, context=CONTEXT))
-    assert not rows["positions"].str.endswith("text by 8 positions").drop(index=[0, 1, 2, 6]).any()
+    of_ways = rows["metric"].isin([WAY, OVER_NOISE, names.OVER_TENTH])
+    assert set(rows[of_ways]["positions"]) == {"text by 8 positions", "earlier tokens"}
+    assert not rows[~of_ways]["positions"].str.endswith("text by 8 positions").any()
     lengths = rows[rows["metric"] == WAY]["value"]
     np.testing.assert_allclose(lengths, 0, atol=1e-9)
 
@@ -288,9 +340,7 @@ def test_the_embedded_model_is_read_at_all_of_its_stream() -> None:
     nearer = rows["metric"].str.startswith("nearer than")
     assert set(rows[nearer]["site"]) == {"resid_mid", "resid_post"}
     assert set(rows[~nearer]["site"]) == {"resid_post", "attn_in"}
-    shares = rows[rows["metric"].isin([names.TOWARDS, names.RESTORED, names.NET])]
-    assert shares["value"].abs().max() <= 1.5
-    assert rows[rows["metric"] == names.RANK]["value"].between(0, 1).all()
+    assert_rows_tell_of_one_another(rows)
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
