@@ -4,16 +4,20 @@ Both repeat or copy six symbols, and are asked for twelve.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import t
 
 import nope_interp as ni
-from experiments.codes.longer import PLACES
-from experiments.codes.rescue import rescued_lengths
+from experiments.codes.answering import Answers, Asking, Changes
+from experiments.codes.longer import PLACES, both_lengths
+from experiments.codes.rescue import _asking, _Run, rescued_lengths
 from experiments.probing.measure import Site
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED, REVERSED, Rescue, Rescued
@@ -178,6 +182,16 @@ def test_neither_variance_nor_a_move_of_the_same_size_brings_answers_back(
     assert (positional["size_matched"] < 0.3).all()
 
 
+def test_what_comes_back_is_a_share_of_what_is_lost(positional: pd.DataFrame) -> None:
+    lost = positional["within"] - positional["beyond"]
+    for name, less in (("returned", "beyond"), ("net", "size_matched")):
+        np.testing.assert_allclose(
+            positional[name], (positional["moved"] - positional[less]) / lost, rtol=1e-9, atol=1e-12
+        )
+    # A move of the same size breaks, or mends, an answer here and there.
+    assert (positional["size_matched"] != positional["beyond"]).any()
+
+
 def test_a_failure_in_the_scores_is_rescued_by_no_code(
     table_of_distances: HookedTransformer,
 ) -> None:
@@ -233,6 +247,69 @@ def test_words_follow_the_rules(
     word: Rescued,
 ) -> None:
     assert Rescue(returned, net, q).word == word
+
+
+@dataclass(frozen=True)
+class Graded(Asking):
+    """What a model that is not run is said to get right: of each example's one answer, 0 or 1."""
+
+    right: tuple[int, ...] = ()
+
+    def answers(self, changes: Changes) -> Answers:
+        found = np.array(self.right, dtype=float)
+        return Answers(found, found, np.zeros(len(found)))
+
+
+@pytest.fixture(scope="module")
+def graded() -> Callable[[str, str], _Run]:
+    """The run of a model that gets so much right of trained examples, and of longer ones."""
+    task = task_of("copy-rsc")
+    model = made(task, "none")
+    examples = both_lengths(task, LONGER, ProbingConfig(n_fit=12, n_held_out=30), 28)
+
+    def asking(right: str) -> Graded:
+        of = _asking(model, examples, examples.scored[0], seed=0).task
+        token = torch.zeros(len(right), 1, dtype=torch.long)
+        return Graded(of, token, token, token == 0, right=tuple(map(int, right)))
+
+    return lambda within, beyond: _Run(examples, asking(within), asking(beyond))
+
+
+def test_a_model_fails_where_it_surely_loses_a_tenth(
+    graded: Callable[[str, str], _Run],
+) -> None:
+    """12% less of a hundred is 6% less at the least, 30% is 21%."""
+    unsure = graded("1" * 100, "1" * 88 + "0" * 12)
+    said = (
+        "88% of the answer tokens of copy-rsc with length 12 are right, and 100% at the longest "
+        "trained length. That is not surely a tenth less"
+    )
+    with pytest.raises(UserError, match=said):
+        unsure.check_fails("copy-rsc", LONGER)
+    graded("1" * 100, "1" * 70 + "0" * 30).check_fails("copy-rsc", LONGER)
+
+
+@pytest.mark.parametrize(
+    ("within", "beyond", "error"),
+    [
+        ("1" * 8, "01" * 50, 0.05),
+        ("1" * 100, "01" * 50, 0.05),
+        ("01" * 50, "1" * 8, 0.05),
+        ("01" * 4, "1" * 100, 8**-0.5 / 2),
+    ],
+    ids=["8 of 8", "100 of 100", "longer 8 of 8", "4 of 8"],
+)
+def test_intervals_are_as_wide_as_students_of_the_fewer_examples(
+    graded: Callable[[str, str], _Run], within: str, beyond: str, error: float
+) -> None:
+    run = graded(within, beyond)
+    shares = run._shares(run._before, run._before)
+    value, low, high = shares(lambda within, beyond, *_: within - beyond)
+    assert value == pytest.approx(0.5 if "0" in beyond else -0.5)
+    few = min(len(within), len(beyond))
+    student = float(t.ppf(0.975, few - 1)) * (few / (few - 1)) ** 0.5
+    # Of a thousand resamples a bound errs by about 4%.
+    assert (high - low) / 2 == pytest.approx(student * error, rel=0.08)
 
 
 def _never_fails() -> pd.DataFrame:
