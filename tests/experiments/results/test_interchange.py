@@ -1,6 +1,7 @@
 """The table of what was moved, out of rows that were made up."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ import pytest
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
 from experiments.results.interchange import (
     ACCURACY,
+    ADDED,
+    ADDED_PARTICULAR,
+    ADDED_THIS_ORDER,
     BEYOND,
     BROKEN,
     CARRIED,
@@ -38,7 +42,7 @@ from experiments.results.interchange import (
 )
 from experiments.results.measurements import table
 from experiments.results.position_use import Word
-from probes.code_names import MEAN_RESIDUAL, SMOOTH, VARIANCE
+from probes.code_names import HALVES, MEAN_RESIDUAL, SMOOTH, VARIANCE
 
 Place = tuple[int, str]
 BLOCK, STREAMED = (0, "resid_post"), (EVERYWHERE, STREAM)
@@ -273,3 +277,29 @@ def test_a_short_way_to_text_further_on_is_told_by_its_row() -> None:
     assert [use.word for use in uses(table(rows))] == [Word.UNDECIDED]
     for over, kept in ((0.2, 1), (0.0, 1), (-0.2, 0)):
         assert len(uses(table([*rows, row(QUESTION, STREAMED, OVER_TENTH, over)]))) == kept
+
+
+ADDS = (ADDED, ADDED_PARTICULAR, ADDED_THIS_ORDER)
+
+
+@pytest.mark.parametrize("named", [noising, denoising])
+@pytest.mark.parametrize("metric", ADDS)
+def test_a_half_that_adds_too_little_in_one_way_is_not_called_used(
+    metric: str, named: Callable[[str, str], str]
+) -> None:
+    """The whole is used, and neither half does anything alone."""
+    rows = effect(MEAN_RESIDUAL, BLOCK, 0.8, 0.7)
+    rows += [of for half in HALVES for of in effect(half, BLOCK, 0.0, 0.0)]
+    added = {
+        (half, direction, kind): 0.5
+        for half in HALVES
+        for direction in (noising, denoising)
+        for kind in ADDS
+    }
+    words = []
+    for value in (0.16, 0.14):  # surely a tenth, and not: the interval is 0.05 to either side
+        added[SMOOTH, named, metric] = value
+        told = [row(of(half, QUESTION), BLOCK, kind, v) for (half, of, kind), v in added.items()]
+        words.append({use.code: use.word for use in uses(table([*rows, *told]))})
+    used = dict.fromkeys((MEAN_RESIDUAL, *HALVES), Word.USED)
+    assert words == [used, {**used, SMOOTH: Word.NOT_USED}]
