@@ -8,23 +8,29 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
 
 import nope_interp as ni
 from experiments.codes import following
+from experiments.codes import interchange as codes_interchange
+from experiments.codes.answering import Answers, Asking
 from experiments.codes.counterfactual import counterfactuals
 from experiments.codes.following import following_rows, movable
-from experiments.codes.in_depth import statistics_at, stream_sites
-from experiments.codes.interchange import DOSES, interchange_rows
+from experiments.codes.in_depth import Place, statistics_at, stream_sites
+from experiments.codes.interchange import DOSES, _Run, interchange_rows, trial_of
 from experiments.codes.order import _guessed, order_rows, question_of
 from experiments.codes.task import InterventionTask, intervention_task_of
+from experiments.codes.trial import Trial
 from experiments.comparison.config import CompareConfig
 from experiments.probing.measure import Site
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.interchange import (
+    ADDED_PARTICULAR,
     ASKING,
     GUESSER,
     NET,
     ORDER_DESTROYED,
+    PARTICULAR,
     QUESTION,
     RANK,
     SHUFFLED_QUESTION,
@@ -51,7 +57,8 @@ from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
-from probes.code_names import JUDGED, MEAN_RESIDUAL, VARIANCE
+from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL, SMOOTH, VARIANCE
+from probes.codes.trends import random_functions
 from tests.experiments.codes.on_text import CONTEXT as OF_TEXT
 
 LENGTH = 4
@@ -171,6 +178,64 @@ def test_a_code_that_passes_is_ranked_among_as_many_draws_as_that_needs(
     undrawn = ranks[ranks["n"] == 0]
     assert len(undrawn) > 0
     assert (nets.loc[undrawn.index] < WORTH_NAMING).all()
+
+
+def test_a_trend_is_held_against_random_functions_and_what_it_adds_against_what_they_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What follows each function is made up: those drawn do as little as those left do much."""
+    task = reversal(0)
+    one, codes = counterfactuals(task)[1], statistics_at(task, [EMBEDDING])
+    run, place = _Run(task, one, codes), Place(0, "resid_pre", (EMBEDDING,))
+    drawn: list[tuple[Tensor, Tensor]] = []
+
+    def recorded(*how: Any) -> tuple[Tensor, Tensor]:
+        drawn.append(random_functions(*how))
+        return drawn[-1]
+
+    def follows(asking: Asking, code: Tensor) -> np.ndarray:
+        (share,) = [
+            low + number / 100
+            for number, both in enumerate(drawn)
+            for low, of in zip((0.1, 0.5), both, strict=True)
+            if of is code
+        ]
+        return asking.n * (share if asking is run._noising else share / 2)
+
+    monkeypatch.setattr(codes_interchange, "random_functions", recorded)
+    monkeypatch.setattr(codes_interchange, "_following", follows)
+    monkeypatch.setattr(_Run, "_moves", lambda self, code, sites: code)
+    monkeypatch.setattr(_Run, "_put_back", lambda self, code, base: code)
+
+    def trials(asking: Asking, *shares: float) -> dict[str, Trial]:
+        found = {}
+        for half, share in zip(HALVES, shares, strict=True):
+            found[half] = trial_of(asking, asking.answers({}), {}, {}, (1.0,), 0)
+            followed = asking.n * share
+            found[half].__dict__["own"] = [Answers(followed, followed, followed)]
+        return found
+
+    def rows(trend: float, needed: bool) -> dict[tuple[str, str], float]:
+        there, back = trials(run._noising, trend, 0.2), trials(run._denoising, trend, 0.05)
+        found = run._beyond_random(place, CONTEXT, {}, there, back, needed)
+        return {(row["positions"], row["metric"]): row["value"] for row in found}
+
+    noised, denoised = (of(SMOOTH, QUESTION) for of in (noising, denoising))
+    # Eight pairs, of which each does a hundredth more than the one before.
+    some, left = 0.1 + 0.035, 0.5 + 0.035
+    assert rows(0.8, True) == pytest.approx(
+        {
+            (noised, PARTICULAR): 0.8 - some,
+            (noised, ADDED_PARTICULAR): left - 0.2,
+            (denoised, PARTICULAR): 0.8 - some / 2,
+            (denoised, ADDED_PARTICULAR): left / 2 - 0.05,
+        }
+    )
+    shapes = {tuple(tuple(of.shape) for of in both) for both in drawn}
+    assert shapes == {((LENGTH, 2), (LENGTH, 1))}
+    # Neither stands there where it can change nothing.
+    assert set(rows(0.8, False)) == {(noised, PARTICULAR), (denoised, PARTICULAR)}
+    assert set(rows(0.09, True)) == {(noised, ADDED_PARTICULAR), (denoised, ADDED_PARTICULAR)}
 
 
 @pytest.mark.slow
