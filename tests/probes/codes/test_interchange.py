@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.special import hyp2f1
 from scipy.stats import binom
 
 from probes.code_names import HALVES, IRREGULAR, MEAN_RESIDUAL, SMOOTH, VARIANCE
@@ -260,6 +261,24 @@ def test_directions_of_controls_have_the_covariance_of_the_variation(
     # Lengths are made equal, which leaves directions and turns no axis.
     cosine = (found * wanted).sum() / found.norm() / wanted.norm()
     assert cosine > 0.97
+
+
+@pytest.mark.parametrize("code", [MEAN_RESIDUAL, SMOOTH])
+def test_positions_of_a_control_lie_to_one_another_as_those_of_the_move(
+    statistics: CodeStatistics, activations: torch.Tensor, code: str
+) -> None:
+    """Cosines of Gaussian vectors that correlate are known (Hotelling 1953)."""
+    move = interchange(statistics, code, STAY.roll(5))
+    cosines = torch.cosine_similarity(move.told, move.told[:, None], dim=-1).double().numpy()
+    assert (np.abs(cosines) > 0.5).sum() > 2 * 24  # more than the own ones
+    control = move.size_matched(torch.eye(64), torch.Generator().manual_seed(0))
+    many = activations[:1].expand(4000, -1, -1)
+    moved = torch.nn.functional.normalize((control(many) - many).double(), dim=-1)
+    found = torch.einsum("bid,bjd->ij", moved, moved) / len(many)
+    ratio = math.exp(2 * (math.lgamma(65 / 2) - math.lgamma(64 / 2))) * 2 / 64
+    wanted = ratio * cosines * hyp2f1(0.5, 0.5, 33, np.minimum(cosines**2, 1))
+    # The mean of 4000 cosines in 64 dimensions has a standard error of 0.002.
+    np.testing.assert_allclose(found, wanted, atol=0.01)
 
 
 def test_a_site_without_the_code_has_nothing_to_move(statistics: CodeStatistics) -> None:
