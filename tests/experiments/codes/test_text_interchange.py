@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.codes.in_depth import made_in_depth, statistics_at
+from experiments.codes.in_depth import Place, made_in_depth, statistics_at
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_interchange import text_interchange_rows
+from experiments.codes.text_moves import TextMoves
 from experiments.codes.text_runs import (
     behind_more_text,
     exceeds_noise,
@@ -28,16 +29,18 @@ from experiments.results.text_use import OVER_NOISE, SAME_LENGTH, WAY
 from experiments.results.worth import WORTH_NAMING
 from nope_interp import query_blocks
 from nope_interp.errors import UserError
+from nope_interp.interventions.intervene import intervene
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.tasks.sources import TextSource
 from probes.code_names import HALVES
+from probes.codes.interchange import Change, interchange, variation_at
 from tests.experiments.codes.on_text import CONTEXT, embedded, on_text
 from tests.huggingface import bridged_model
 from tests.small_models import D_VOCAB
 from tests.small_models import model as own_model
 
 LENGTH = 32
-EMBEDDING = Site(0, "resid_pre")
+EMBEDDING, BEFORE_MLP = Site(0, "resid_pre"), Site(0, "resid_mid")
 
 
 @cache
@@ -139,6 +142,37 @@ def test_what_the_last_attention_reads_is_moved_at_all_positions() -> None:
     here = rows[rows["site"] == "attn_in"]
     found = at_embedding(here, names.noising("mean residual", "earlier tokens"))
     assert found.loc[(names.TOWARDS, ""), "value"] > 0.8
+
+
+def test_behind_all_attention_what_is_asked_is_moved_alone_as_if_all_were() -> None:
+    """The text further on, at the last site before an MLP: other positions reach no prediction."""
+    task, site = task_of(own_model(positions="learned", n_layers=1, n_ctx=LENGTH)), BEFORE_MLP
+    codes = statistics_at(task, [site])[site]
+    moves = TextMoves(task, {site: codes}, ())
+    elsewhere = moves.shifted
+    trials = moves.trials(Place(site.layer, site.hook, (site,)), "mean residual")
+    trial = trials[names.noising("mean residual", elsewhere.moved),]()
+    own = torch.arange(LENGTH - 1)
+    whole = interchange(codes, "mean residual", torch.cat([own[8:], own[23:]])).at(own[:23])
+    first = len(own[:23]) + 1 - trial.run.asked
+    # A draw of the control is another one in another batch.
+    batches = trial.run.tokens.split(trial.run.batch_size)
+
+    def predicted(change: Change) -> Tensor:
+        with intervene(task.model, {site.name: change}, slice(1, None)):
+            return torch.cat([next_log_probabilities(task.model, some, first) for some in batches])
+
+    start = trial.run.read().predictions
+    for dose in (0.3, 1.0):
+        variation, generator = variation_at(codes), moves._generator(0, 0)
+        control = whole.size_matched(variation, generator, dose)
+        for change, within in (
+            (whole.by(dose), trial.moved(dose)),
+            (control, trial.drawn(dose, 0, 1)),
+        ):
+            found = trial.run.read(within=within).predictions
+            torch.testing.assert_close(found, predicted(change), rtol=1e-4, atol=1e-5)
+            assert (found - start).abs().max() > 0.1
 
 
 def test_what_a_half_adds_is_what_the_other_one_alone_lacks(learned: pd.DataFrame) -> None:
