@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from experiments.papers.listing import RECORDED
 from experiments.results.answer import Answer, Reading
 from experiments.results.benchmark import MISSED, OUTCOMES, told
 from experiments.results.measurements import LOSS
@@ -17,8 +18,6 @@ from experiments.results.position_use import Interval
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
 _UNTRAINED = "read, untrained"
-# What a list of claims calls the run that is kept with the package.
-_KEPT = "recorded"
 
 _STYLES = {
     "used": "bold green",
@@ -247,7 +246,7 @@ def _took(claims: pd.DataFrame) -> str:
     if not runs:
         return "–"
     (_, cost, run), _ = runs[0]
-    told = f"{cost} (kept)" if run == _KEPT else cost
+    told = f"{cost} (kept)" if run == RECORDED else cost
     return f"{told} +{len(runs) - 1}" if len(runs) > 1 else told
 
 
@@ -261,7 +260,7 @@ def runs_of(claims: pd.DataFrame) -> Iterator[str]:
         Of each run how many claims are its, its size, its time and where it is kept.
     """
     for (size, cost, run), n in _runs(claims).most_common():
-        where = "kept with the package" if run == _KEPT else run
+        where = "kept with the package" if run == RECORDED else run
         yield f"Run of {n} {'claim' if n == 1 else 'claims'}: {size}, {cost}, {where}"
 
 

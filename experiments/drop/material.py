@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.drop.config import DropConfig
-from experiments.drop.passkeys import Passkeys, check_room, drawn, right
+from experiments.drop.passkeys import Passkeys, check_prompts_fit, drawn, right
 from experiments.results.findings import Array
 from nope_interp.errors import UserError
 from nope_interp.files import read_text
@@ -82,7 +82,7 @@ class Material:
         n_scored = min(shortest, config.training.seq_len) // 2
         passkeys = drawn(encode, config.n_passkeys, config.seed)
         if passkeys:
-            check_room(passkeys, shortest)
+            check_prompts_fit(passkeys, shortest)
         _check_long_enough(config, cut)
         of_keys = torch.tensor([t for p in passkeys for t in p.key], dtype=torch.long)
         only = torch.cat((tokens, of_keys)).unique() if config.vocabulary == "text" else None

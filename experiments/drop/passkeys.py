@@ -69,7 +69,7 @@ def drawn(encode: Encode, n: int, seed: int) -> list[Passkeys]:
     return [Passkeys(encode(_GIVEN.format(key=k)), asked, encode(f" {k}")) for k in keys.tolist()]
 
 
-def check_room(passkeys: list[Passkeys], shortest: int) -> None:
+def check_prompts_fit(passkeys: list[Passkeys], shortest: int) -> None:
     """Raise UserError where a prompt is longer than the shortest length that is read.
 
     Args:

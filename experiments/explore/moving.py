@@ -16,7 +16,7 @@ from experiments.explore.asked import Move, State
 from experiments.explore.one_pass import PatternsOf, pattern_distance
 from experiments.explore.playground import Playground
 from experiments.explore.reading import both, pass_of
-from experiments.explore.text import PositionProbes, code_at, fitted_on, probes_for
+from experiments.explore.text import STREAM, PositionProbes, code_at, fitted_on, probes_for
 from experiments.probing.measure import Site
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
@@ -123,7 +123,7 @@ def _follow(
 
     layers = range(model.cfg.n_layers)
     hooks = [(pattern_hook(layer), partial(compare, layer=layer)) for layer in layers]
-    hooks += [(Site(layer, "resid_post").name, partial(place, layer=layer)) for layer in layers]
+    hooks += [(Site(layer, STREAM).name, partial(place, layer=layer)) for layer in layers]
     device = next(model.parameters()).device
     with within as running, model.hooks(fwd_hooks=hooks):
         predicted = next_log_probabilities(model, ids.to(device), ids.shape[1] - 1)[:, 0].cpu()

@@ -26,7 +26,8 @@ _PER_COMPONENT, _FEWEST = 5, 48
 _SHORT, _STEP = 128, 32
 # Sequences in a forward pass; between two of them others may use the model.
 _BATCH = 4
-_STREAM = "resid_post"
+# Where in each layer position probes read.
+STREAM = "resid_post"
 Step = tuple[int, int]
 
 
@@ -146,7 +147,7 @@ def probes_in_steps(playground: Playground, n_tokens: int) -> Iterator[Step]:
         return
     # The bootstrap of their errors is not shown.
     probes = [LinearProbe(n_resamples=2) for _ in range(playground.model.cfg.n_layers)]
-    by_site = {Site(layer, _STREAM): [probe] for layer, probe in enumerate(probes)}
+    by_site = {Site(layer, STREAM): [probe] for layer, probe in enumerate(probes)}
     fit, held_out = (_tokens(playground, n_tokens, split) for split in ("fit", "held_out"))
     n = len(fit) + len(held_out)
     for done, some in _batches(fit):

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
 from experiments.results.heads import EARLY, OF_LABELS, OF_OWN
+from experiments.results.measurements import LOSS, Row
 from probes.head_rules import FEEDS, METRICS
 from probes.heads.detectors import HeadScores
 from probes.heads.labels import Dependence, HeadLabel
@@ -88,8 +88,6 @@ def _under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarra
     }
 
 
-Row = dict[str, Any]
-
 # What the feeds of a head probe are called where they are tokens, and where they are read.
 _TOKENS = {"text": "text", "repeated": "repeated", "copies": "copies", "scores": "alphabet"}
 _SITES = {"text": "pattern", "repeated": "pattern", "copies": "pattern", "scores": "attn_scores"}
@@ -114,7 +112,7 @@ def head_rows(cell: HeadCell, context: Row) -> Iterator[Row]:
             score = Score("high_frequency_share", value, low, high, chance, n)
             yield _row(text, layer, head, "rot_q rot_k", "frequency usage", score)
     if cell.loss is not None:
-        yield _row(text, len(cell.scores) - 1, None, "logits", "loss", cell.loss)
+        yield _row(text, len(cell.scores) - 1, None, "logits", LOSS, cell.loss)
 
 
 def label_rows(labels: Sequence[HeadLabel], context: Row) -> Iterator[Row]:

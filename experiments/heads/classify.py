@@ -24,6 +24,7 @@ from experiments.heads.result import HeadClassification
 from experiments.heads.rules import own_rules
 from experiments.heads.tokens import HeadTokens, head_tokens
 from experiments.probing.shards import Reader, read_once
+from experiments.report.heads_page import CHANCE
 from experiments.results.measurements import INTACT, RANDOM_INIT, table
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
@@ -282,7 +283,7 @@ def _arrays(
     windows = {min(layer.window or n_tokens, n_tokens) for layer in layer_positions(model)}
     arrays = {}
     if len(windows) == 1 and not config.lift_window:
-        arrays["offset_profile/chance"] = offset_chance(n_tokens, windows.pop())
+        arrays[f"offset_profile/{CHANCE}"] = offset_chance(n_tokens, windows.pop())
     for title, cell in cells.items():
         profiles = [layer.offset_profile for layer in cell.scores]
         arrays[f"offset_profile/{title}"] = np.stack(profiles)

@@ -8,14 +8,13 @@ from experiments.heads.checks import n_heads
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.tokens import head_tokens
+from experiments.results.measurements import Row
 from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant
 from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.layers import layer_positions
 from probes.heads.detectors import HeadScores
 from probes.heads.labels import label_heads
-
-Row = dict[str, Any]
 
 _N_SEQUENCES = 16  # few, as there are a dozen models to read
 
@@ -43,7 +42,11 @@ def head_history(
     untrained: list[HeadScores] = []
 
     def rows(model: HookedModel, context: Row) -> Iterator[Row]:
-        how: Row = {"seed": config.seed, "batch_size": config.batch_size, "losses": False}
+        how: dict[str, Any] = {
+            "seed": config.seed,
+            "batch_size": config.batch_size,
+            "losses": False,
+        }
         cell = read_cell(model, tokens, layer_positions(model), **how)
         if not untrained:
             untrained.extend(cell.scores)

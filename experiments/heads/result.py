@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from experiments.report.heads_page import HeadsReportData, render_heads
+from experiments.report.heads_page import CHANCE, HeadsReportData, render_heads
 from experiments.results import heads as tables
 from experiments.results.markdown import markdown_table
 from experiments.results.measurements import INTACT
@@ -125,7 +125,7 @@ class HeadClassification(FinishedRun):
             losses=tables.losses(measurements),
             offset_profiles={
                 c: self.arrays[f"offset_profile/{c}"]
-                for c in (*conditions, "chance")
+                for c in (*conditions, CHANCE)
                 if f"offset_profile/{c}" in self.arrays
             },
             frequencies=self._frequencies(),

@@ -14,6 +14,7 @@ from nope_interp.errors import UserError
 
 AnyRun = Reproduction | Recorded
 
+# What a list of claims calls the run that is kept with the package.
 RECORDED = "recorded"
 
 

@@ -16,7 +16,7 @@ from experiments.results.readability import setting_words
 
 # What the net effects are shares of, on a task and on text.
 _OF_ANSWERS = "answers that follow"
-_PLAINLY = {"earlier tokens": "earlier tokens, permuted"}
+_PLAINLY = {text_use.EARLIER: f"{text_use.EARLIER}, permuted"}
 _OF_WAY = "the way to the predictions at the other positions"
 _UNITS = {_OF_ANSWERS: "share of answers", _OF_WAY: "share of the way"}
 _NO_MOVE = "no move"

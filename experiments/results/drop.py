@@ -292,9 +292,7 @@ def _by_depth(found: Dropped) -> Iterator[Panel]:
     for length in found.facts["lengths"]:
         said = {variant: found.passkeys(variant, length) for variant in found.variants}
         measured = [
-            share_curve(variant, "measured", depths, each)
-            for variant, each in said.items()
-            if each is not None
+            share_curve(variant, depths, each) for variant, each in said.items() if each is not None
         ]
         guessed = line("guessed", "chance", depths, _GUESSED)
         yield Panel(f"{length} tokens", (guessed, *measured))

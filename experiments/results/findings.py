@@ -145,12 +145,11 @@ def curve(name: str, kind: Kind, x: Array, values: Float[Array, "unit point"]) -
     return Series(name, kind, x, bootstrap.mean(), low, high, bootstrap.n)
 
 
-def share_curve(name: str, kind: Kind, x: Array, did: Float[Array, "unit point"]) -> Series:
+def share_curve(name: str, x: Array, did: Float[Array, "unit point"]) -> Series:
     """The share of units that did something, point by point, with Wilson's intervals.
 
     Args:
         name: what the legend calls it.
-        kind: how it is drawn.
         x: the points, in any unit.
         did: 1 for each unit that did, else 0.
     """
@@ -159,7 +158,7 @@ def share_curve(name: str, kind: Kind, x: Array, did: Float[Array, "unit point"]
         np.array([getattr(found, part) for found in shares])
         for part in ("value", "ci_low", "ci_high")
     )
-    return Series(name, kind, np.asarray(x, dtype=float), value, low, high, len(did))
+    return Series(name, "measured", np.asarray(x, dtype=float), value, low, high, len(did))
 
 
 def line(name: str, kind: Kind, x: Array, y: Array | float) -> Series:

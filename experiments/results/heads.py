@@ -5,9 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.results.measurements import INTACT, LOSS
-
-Row = dict[str, Any]
+from experiments.results.measurements import INTACT, LOSS, Row
+from probes.head_rules import NONE
 
 # Columns of the table of heads, and the probes that their rows are kept under.
 OF_LABELS = {
@@ -171,7 +170,7 @@ def headline(heads: pd.DataFrame, ablation: str | None) -> str:
     Returns:
         One sentence.
     """
-    labelled = heads[heads["label"] != "none"]
+    labelled = heads[heads["label"] != NONE]
     if labelled.empty:
         return f"None of the {len(heads)} heads has a label."
     have = (

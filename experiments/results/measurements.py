@@ -43,6 +43,9 @@ COLUMNS = {
     "n": "int64",
 }
 
+# A row of this table or of another one by column, or what its rows have in common.
+Row = dict[str, Any]
+
 # Position 0 is left out: the begin token, or the attention sink that a first token becomes, gives
 # it away for nothing.
 FIRST_POSITION = 1
@@ -51,7 +54,7 @@ FIRST_POSITION = 1
 INTACT, LOSS = "intact", "loss"
 
 
-def rows_of(result: ProbeResult, context: dict[str, Any]) -> list[dict[str, Any]]:
+def rows_of(result: ProbeResult, context: Row) -> list[Row]:
     """One row for each score, with the columns in `context` filled in.
 
     Args:
@@ -64,7 +67,7 @@ def rows_of(result: ProbeResult, context: dict[str, Any]) -> list[dict[str, Any]
     return [{**context, **vars(score)} for score in result.scores]
 
 
-def table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+def table(rows: Iterable[Row]) -> pd.DataFrame:
     """Rows as the tidy table: all columns, in order, with their types."""
     return pd.DataFrame(list(rows), columns=list(COLUMNS)).astype(COLUMNS)
 

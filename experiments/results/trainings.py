@@ -11,6 +11,7 @@ from experiments.results.findings import over_seeds
 from experiments.results.position_use import Word
 from probes.code_names import COUNTING, SMOOTH
 
+# How the columns begin that hold what a sweep gave each cell.
 OF_CELL = "cell."
 _SHARE = ("share", "share_low", "share_high")
 

@@ -22,7 +22,7 @@ from pyarrow.fs import LocalFileSystem
 from experiments.comparison.result import Comparison
 from experiments.results.measurements import COLUMNS, table
 from experiments.results.summary import summary
-from experiments.results.trainings import agreement, verdict_rows
+from experiments.results.trainings import OF_CELL, agreement, verdict_rows
 from experiments.runs.folder import RunFolder, check_format
 from experiments.sweeps.config import SWEEP_FILE, label
 from experiments.sweeps.registry import Experiment, experiment
@@ -314,7 +314,7 @@ def _columns(cells: tuple[SweepCell, ...]) -> dict[str, pa.Array]:
     columns = {"cell": pa.array([cell.number for cell in cells], pa.int64())}
     for key in keys:
         values = [cell.values.get(key) for cell in cells]
-        columns[f"cell.{key}"] = _column(values)
+        columns[f"{OF_CELL}{key}"] = _column(values)
     return columns
 
 

@@ -14,7 +14,7 @@ from experiments.drop import drop as drop_module
 from experiments.drop.config import DropConfig
 from experiments.drop.drop import drop
 from experiments.drop.material import Material
-from experiments.drop.passkeys import Passkeys, check_room, drawn, right
+from experiments.drop.passkeys import Passkeys, check_prompts_fit, drawn, right
 from experiments.drop.result import Drop
 from experiments.results.drop import CONTROL, DROPPED, RECALIBRATED, Dropped, read_key
 from experiments.results.measurements import INTACT
@@ -96,7 +96,7 @@ def test_a_key_is_said_where_all_of_its_tokens_are() -> None:
     found = right(said, prompts, fillers, 12, 0.5, [])
     np.testing.assert_allclose(found, [[1, 1], [0, 2 / 3]])
     with pytest.raises(UserError, match="takes 6 tokens, but 5 are to be read"):
-        check_room(prompts, 5)
+        check_prompts_fit(prompts, 5)
 
 
 # ---------------------------------------------------------------- a run

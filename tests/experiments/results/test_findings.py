@@ -26,7 +26,7 @@ def test_none_has_no_share() -> None:
 
 
 def test_a_curve_has_the_share_of_each_point() -> None:
-    drawn = share_curve("a", "measured", np.array([0, 1]), np.array([[1.0, 0], [1, 0], [0, 0]]))
+    drawn = share_curve("a", np.array([0, 1]), np.array([[1.0, 0], [1, 0], [0, 0]]))
     first, last = share(2, 3), share(0, 3)
     assert drawn.low is not None
     assert drawn.high is not None
