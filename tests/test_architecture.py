@@ -59,7 +59,8 @@ ROOMS = {
     "experiments.comparison": "nope_interp nope_interp.models nope_interp.tasks probes "
     ".results .report .runs .variants .probing .codes .heads",
     "experiments.benchmark": "nope_interp nope_interp.constructions nope_interp.interventions "
-    "nope_interp.models probes probes.codes .results .runs .variants .probing .codes",
+    "nope_interp.models nope_interp.tasks probes probes.codes .results .runs .variants .probing "
+    ".codes",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison .benchmark .drop",
     "experiments.cli": "nope_interp probes .results .variants .papers .sweeps .explore",
