@@ -130,6 +130,13 @@ def test_a_model_that_has_not_learned_order_gets_no_word() -> None:
     assert without_order_on_text(measured()) is None
 
 
+def test_who_loses_by_the_order_of_tokens_no_more_than_rounding_has_not_learned_it() -> None:
+    for low, learned in ((7e-9, False), (7e-6, True)):
+        lost = row(LOST_BY_PERMUTATION, 2 * low, ci_low=low, ci_high=3 * low)
+        told = without_order_on_text(table([*gate(0.3)[:-1], lost]))
+        assert (told is None) == learned
+
+
 def test_where_nothing_was_moved_nothing_is_judged() -> None:
     rows = measured()
     assert judged_on_text(rows[rows["probe"] == "linear"]) == []
