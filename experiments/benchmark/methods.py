@@ -70,15 +70,18 @@ def of_yours(names: Iterable[str]) -> dict[str, str]:
 
     Returns:
         For each that did not come with the package, 16 hexadecimal digits that stand for its
-        source, its defaults and what it closes over. What it calls is not among that.
+        source, its defaults and what it closes over; of one that also judges language models as
+        many more. What it calls is not among that.
 
     Raises:
         UserError: for what is no plain function.
     """
-    return {name: _digest(name, own) for name in names if callable(own := METHODS[name])}
+    own = {name: filter(callable, (METHODS[name], ON_TEXT.get(name))) for name in names}
+    told = {name: "".join(_digest(name, of) for of in each) for name, each in own.items()}
+    return {name: digits for name, digits in told.items() if digits}
 
 
-def _digest(name: str, own: Method) -> str:
+def _digest(name: str, own: Any) -> str:
     if not inspect.isfunction(own):
         raise UserError(
             f"the method {name!r} is no plain function: give one of a planted model, a place and a "

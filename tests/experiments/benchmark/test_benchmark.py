@@ -15,7 +15,7 @@ from experiments.benchmark.das import das
 from experiments.benchmark.erasure import erasure, leace
 from experiments.benchmark.interchange import interchange
 from experiments.benchmark.judge import judge_methods
-from experiments.benchmark.methods import METHODS
+from experiments.benchmark.methods import METHODS, ON_TEXT
 from experiments.benchmark.on_text import interchange_on_text
 from experiments.benchmark.probing import probing
 from experiments.benchmark.result import Benchmark
@@ -27,7 +27,13 @@ from experiments.results.interchange import followed
 from experiments.results.measurements import table
 from experiments.runs.workers import HERE
 from experiments.sweeps.runs import load_run
-from nope_interp.constructions.planted import N_CTX, Planted, plant, plant_language
+from nope_interp.constructions.planted import (
+    N_CTX,
+    Planted,
+    PlantedLanguage,
+    plant,
+    plant_language,
+)
 from nope_interp.errors import UserError
 from nope_interp.fields import LARGEST_SEED
 from probes.code_names import CODES
@@ -318,6 +324,27 @@ def test_language_models_are_a_place_of_their_own(tmp_path: Path) -> None:
     assert found.headline.startswith("Through the whole stream interchange judges")
     page = (found.folder / "report.html").read_text(encoding="utf-8")
     assert "On text, through the whole stream, interchange judges 100%" in page
+
+
+def test_a_method_of_ones_own_judges_language_models_and_is_judged_anew_once_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
+        return {}
+
+    def wrong(planted: PlantedLanguage, seed: int) -> dict[str, str]:
+        return {"variance": "used"}
+
+    def right(planted: PlantedLanguage, seed: int) -> dict[str, str]:
+        return {"variance": planted.truth["variance"]}
+
+    monkeypatch.setitem(METHODS, "mine", silent)
+    words = {"seeds": 1, "kinds": ["distance"], "methods": ["mine"], "out": tmp_path}
+    with pytest.raises(UserError, match="the method says nothing of any code of these models"):
+        judge_methods(**words, show_progress=False)
+    for mine, share in ((wrong, 0), (right, 1)):
+        monkeypatch.setitem(ON_TEXT, "mine", mine)
+        assert judge_methods(**words, show_progress=False).methods["right"].to_list() == [share]
 
 
 def test_a_language_model_without_order_gets_no_word() -> None:
