@@ -77,7 +77,7 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
         notes=(
             f"A run has learned its task where its mean accuracy on held-out examples of the "
             f"training lengths is at least {LEARNED:g}. Not learned: "
-            f"{unlearned(runs)}. A task and a seed are ranked where every encoding "
+            f"{unlearned(runs, LEARNED)}. A task and a seed are ranked where every encoding "
             f"learned: {ranked.sum()} of {ranked.size}. With fewer than {FEWEST}, or of one "
             "task alone, there is no ranking.",
             "Intervals of the ranking, and of the claims that say so, are over tasks, since models "

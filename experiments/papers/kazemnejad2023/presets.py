@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from experiments.papers.answering import LEARNED, Sizes
+from experiments.papers.answering import Sizes
 from experiments.results.findings import Array
 from nope_interp.models.config import Positions
 from nope_interp.tasks.answers import AnswerTask
@@ -134,15 +134,15 @@ def by_length(cell: Mapping[str, Array], what: str = "") -> Float[Array, "seed l
     return np.concatenate([cell[f"{what}within"], cell[f"{what}beyond"]], axis=1)
 
 
-def unlearned(runs: Runs) -> str:
+def unlearned(runs: Runs, threshold: float) -> str:
     """How many models of each run answer too few examples of the training lengths, in words; or no
     more than who always gives the commonest answer, where that is known."""
     told = []
     for (task, name), cell in runs.items():
         right = cell["within"].mean(axis=1)
-        failed = (right < LEARNED).sum()
+        failed = (right < threshold).sum()
         if "guess/within" in cell:
-            failed = ((right < LEARNED) | (right <= cell["guess/within"].mean(axis=1))).sum()
+            failed = ((right < threshold) | (right <= cell["guess/within"].mean(axis=1))).sum()
         if failed:
             told.append(f"{task} with {name}: {failed} of {len(cell['within'])} runs")
     return "; ".join(told) or "none"

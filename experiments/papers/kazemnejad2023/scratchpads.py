@@ -75,7 +75,7 @@ def scratchpad_findings(
         f"{len(sizes.formats)} formats of scratchpads, {steps} steps on {sizes.lengths_said}",
         notes=(
             "Of scratchpads, models count that have learned their task as above, by right answers. "
-            f"Not learned: {unlearned(runs)}. Right answers beyond the training "
+            f"Not learned: {unlearned(runs, LEARNED)}. Right answers beyond the training "
             f"lengths: {_table(sizes, beyond, learned)}.",
             "For each seed the task that gains least is chosen on the other seeds. So are the best "
             "and the worst format of each task. Where seeds differ by chance alone, the expected "
