@@ -52,11 +52,10 @@ state.limit(model);
 const look = labelLook(model.labels);
 const reading = exploreReading({ state, sides });
 const heads = exploreHeads({ model, state, sides, look, onPick: pick });
-const { nameOf } = heads;
-const head = exploreHead({ look, nameOf, onPick: pick });
-const change = exploreChange({ model, state, nameOf });
+const head = exploreHead({ look, onPick: pick });
+const change = exploreChange({ model, state });
 const patch = explorePatch({ model, state, ask: () => want("patch"), stop: () => server.stop("patch") });
-const move = exploreMove({ model, state, reading, nameOf, onPick: pick });
+const move = exploreMove({ model, state, reading, onPick: pick });
 
 // ---------------------------------------------------------------- asking and drawing
 

@@ -115,6 +115,10 @@ function askInSteps(name, state, onProgress) {
 return { ask, askInSteps, stop, blob: (name, state) => respond(name, state, (response) => response.blob()) };
 };
 
+const nameOf = (layer, head) => `L${layer}H${head}`;
+// What may be done to a head, as a sentence about it goes on.
+const HEAD_CHANGES = { ablated: "outputs zero", uniform: "attends uniformly", previous_token: "attends to the previous token", other_prompt: "attends as in the other prompt" };
+
 // Arrays as the server packs them: their numbers in one row.
 function unpacked({ shape, dtype, base64 }) {
   const bytes = common.bytesOf(base64);

@@ -1,8 +1,7 @@
 // What is taken away: an encoding under a condition, in layers or heads, and the attention of heads.
-const exploreChange = ({ model, state, nameOf }) => {
+const exploreChange = ({ model, state }) => {
 const { $, $$, element } = common;
 const AS_IT_IS = "";
-const TO = [[AS_IT_IS, "as it is"], ["ablated", "output set to zero"], ["uniform", "attends uniformly"], ["previous_token", "attends to the previous token"], ["other_prompt", "attends as in the other prompt"]];
 const encoding = $("#encoding"), condition = $("#condition"), share = $("#share");
 const options = (select, all) => select.replaceChildren(...all.map(([value, words]) => element("option", words, { value })));
 
@@ -31,7 +30,7 @@ function setUp() {
   const encodings = [...new Set(model.conditions.map((text) => partsOf(text)[0]))];
   options(encoding, [[AS_IT_IS, encodings.length ? "as it is" : "none to take away"], ...encodings.map((name) => [name, name])]);
   encoding.disabled = !encodings.length;
-  options($("#head-change"), TO);
+  options($("#head-change"), [[AS_IT_IS, "as it is"], ...Object.entries(HEAD_CHANGES)]);
   $("#layers").append(...Array.from({ length: model.layers }, (_, layer) => element("button", `L${layer}`, { type: "button", "data-layer": layer })));
   encoding.addEventListener("change", () => {
     if (encoding.value !== AS_IT_IS) offer(encoding.value, ...conditionsOf(encoding.value)[0].slice(1));
@@ -86,7 +85,7 @@ function show() {
   showOnly(heads ?? [], layer, head);
   for (const box of $$(".which")) box.textContent = layer === null ? "" : nameOf(layer, head);
   $("#head-change").value = changed.find((one) => one.layer === layer && one.head === head)?.to ?? AS_IT_IS;
-  $("#changed-heads").replaceChildren(...changed.map((one) => chip(`${nameOf(one.layer, one.head)} ${TO.find(([to]) => to === one.to)?.[1] ?? one.to}`, () => set({ head_changes: changed.filter((kept) => kept !== one) }))));
+  $("#changed-heads").replaceChildren(...changed.map((one) => chip(`${nameOf(one.layer, one.head)} ${HEAD_CHANGES[one.to] ?? one.to}`, () => set({ head_changes: changed.filter((kept) => kept !== one) }))));
   $(".other-box").hidden = !changed.some(({ to }) => to === "other_prompt");
   for (const box of $$("textarea.other")) if (box !== document.activeElement) box.value = other ?? "";
   $("#put-back").disabled = !change;

@@ -1,5 +1,5 @@
 // One head: its scores, where it looks, which frequencies it uses, and which heads feed it.
-const exploreHead = ({ look, nameOf, onPick }) => {
+const exploreHead = ({ look, onPick }) => {
 const { $, element, asFigure, whenSeen, plotLayout, saveCsv, setUpPictures } = common;
 const { swatch } = look, { drawLines, frequencyTicks } = headLines;
 const CONDITIONS = ["before", "after", "difference"], DIFFERENCE = "difference";

@@ -1,12 +1,11 @@
 // Small pictures of all heads by layer, with borders in the colours of their labels.
 const exploreHeads = ({ model, state, sides, look, onPick }) => {
 const { $, $$, element, tips, walk, framed, textAt, resolve, save, asFigure } = common;
-const { PLAIN, swatch, colourOf } = look, { paint, channels } = headPictures;
+const { swatch, colourOf } = look, { paint, channels } = headPictures;
 const figure = $("#map"), grid = $(".layers", figure);
 const FEW = 32, HEIGHT = 520;
 let read = null, pictures = {};
 
-const nameOf = (layer, head) => `L${layer}H${head}`;
 const finished = () => model.finished && !read.after;
 // Before and after are compared by one method: the live labels.
 const labelsOf = (side) => side === "after" ? read.after.labels : finished() ? model.finished.labels : read.before.labels;
@@ -106,5 +105,5 @@ function savePicture() {
   save("heads.svg", "image/svg+xml", framed(width + 230, Math.max(TOP + CELL * model.layers, TOP + 20 * keys.length) + 10, textAt(6, 20, 14, resolve("--ink"), `All heads of ${model.name}`) + parts.join("") + rows.join("") + keys.join("")));
 }
 
-return { setUp, show, mark, first, nameOf, savePicture, PLAIN };
+return { setUp, show, mark, first, savePicture };
 };

@@ -1,5 +1,5 @@
 // Positions that get the code of others, and what follows: heads, probes, predictions.
-const exploreMove = ({ model, state, reading, nameOf, onPick }) => {
+const exploreMove = ({ model, state, reading, onPick }) => {
 const { $, element, visible, asFigure, whenSeen, plotLayout, drawPlot, plotText, resolve, choice, saveCsv, setUpPictures } = common;
 const { drawLines } = headLines;
 const section = $("#moved"), MOST_NAMED = 5, FIRST_SITE = "resid_post";

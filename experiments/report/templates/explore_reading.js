@@ -161,14 +161,13 @@ function lost() {
   ].join("");
 }
 
-const HEADS_DO = { ablated: "is set to zero", uniform: "attends uniformly", previous_token: "attends to the previous token", other_prompt: "attends as in the other prompt" };
 const MOST_SAID = 6, few = (all) => all.length > MOST_SAID ? [...all.slice(0, MOST_SAID), `${all.length - MOST_SAID} more`] : all;
 
 // What was changed in what is shown, in words: the next change may be asked for already.
 function changes() {
-  const { positions, layers, heads, head_changes: changed = [] } = read.of.change ?? {}, nameOf = (layer, head) => `L${layer}H${head}`;
+  const { positions, layers, heads, head_changes: changed = [] } = read.of.change ?? {};
   const where = heads ? few(heads.map((one) => nameOf(...one))).join(", ") : layers ? `layers ${few(layers).join(", ")}` : "all layers";
-  return [...(positions ? [`${positions} in ${where}`] : []), ...few(changed.map(({ layer, head, to }) => `${nameOf(layer, head)} ${HEADS_DO[to] ?? to}`))];
+  return [...(positions ? [`${positions} in ${where}`] : []), ...few(changed.map(({ layer, head, to }) => `${nameOf(layer, head)} ${HEAD_CHANGES[to] ?? to}`))];
 }
 
 function sentence() {
@@ -193,5 +192,5 @@ function setUp(onPick, onDrag) {
   setUpTokens();
 }
 
-return { setUp, show, drawTokens: () => read && drawTokens(), drawMoves, headOf, cellsOf, counts, tokens: () => read?.tokens ?? [], query: () => query };
+return { setUp, show, drawTokens: () => read && drawTokens(), drawMoves, headOf, cellsOf, tokens: () => read?.tokens ?? [] };
 };

@@ -3,7 +3,7 @@
 // `quickly` shows the bare map at once, and puts CircuitsVis in its place, which takes longer than a person waits.
 const headAttention = ({ conditions, signed, prompts, weightsOf, quickly = false }, column) => {
 const { topOf, channels, paint } = headPictures;
-const { $, $$, element, visible, plain, shortened, cut, asFigure, wholePercent, saveCsv, choice, resolve, showCircuits, setUpPictures, mapsPicture, drawn, placeOf } = common;
+const { $, $$, element, visible, plain, shortened, cut, asFigure, wholePercent, saveCsv, choice, showCircuits, setUpPictures, mapsPicture, drawn, placeOf } = common;
 // Less is no line: each query would lead to every token.
 const LEAST = 0.04, MOST_TOLD = 3, SOON = 150;
 // CircuitsVis's own, in light and dark.

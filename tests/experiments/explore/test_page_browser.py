@@ -188,7 +188,7 @@ def test_tokens_are_told_apart_and_a_change_is_the_one_that_is_shown(page: LiveP
     assert page.find("#said").text.endswith(
         "The model expects “�” (token id 9) next, no longer “�” (token id 8)."
     )
-    assert page.find("#notes").text == "Changed: L0H1 is set to zero."  # not what is asked next
+    assert page.find("#notes").text == "Changed: L0H1 outputs zero."  # not what is asked next
     assert page.rows("#next")[0][1:3] == [">99%", "0.4%"]
     page.go({"prompt": OTHER, "layer": 1, "head": 0})  # as others find it
 
