@@ -157,7 +157,8 @@ def test_routes_that_read_places_are_followed_and_no_others(
         assert (row["net_low"], row["net_high"]) == (net["ci_low"], net["ci_high"])
         # As many draws as pass together, of which none does as much.
         passes = (row["layer"], row["head"], row["route"]) in followed
-        assert rank["value"] == (1 / (1 + rank["n"]) if passes else 1)
+        assert rank["n"] == (20 * len(found) / len(followed) if passes else 0)
+        assert rank["value"] == 1 / (1 + rank["n"])
         assert row["q"] == pytest.approx(
             rank["value"] * len(found) / len(followed) if passes else 1
         )
