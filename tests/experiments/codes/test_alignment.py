@@ -3,6 +3,7 @@ dimensions."""
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -13,7 +14,7 @@ import nope_interp as ni
 from experiments.benchmark.task import site_of, task_of
 from experiments.codes import aligned
 from experiments.codes.aligned import alignment_rows, exam_of
-from experiments.codes.alignment import FOLDS, Exam, exchanged, told_others
+from experiments.codes.alignment import FOLDS, Exam, exchanged, learned_subspace, told_others
 from experiments.probing.measure import Split
 from nope_interp.constructions.planted import N_CTX, Planted
 from nope_interp.constructions.planted.plants import plant
@@ -88,6 +89,62 @@ def test_the_whole_space_is_the_other_activation_itself() -> None:
     other = clean.roll(1, dims=0)[:, told - 1]
     torch.testing.assert_close(changed[:, exam.kept()], other[:, exam.kept()], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(changed[:, ~exam.kept()], clean[:, ~exam.kept()])
+
+
+@pytest.mark.parametrize("fold", range(FOLDS))
+def test_what_is_answered_at_kept_positions_is_not_learned_on(fold: int) -> None:
+    """Other answers there, and the subspace has the same bits; nor is one of them told another."""
+    planted = plant("counting")
+    exam, tokens = exam_on(planted), planted.sequences(24, 0)
+    kept, asked = exam.kept(fold), []
+
+    def misled(tokens: torch.Tensor, told: torch.Tensor) -> torch.Tensor:
+        asked.append(told)
+        right = planted.answers(tokens, told)
+        return torch.where(kept, (right + 1) % (N_CTX - 1), right)
+
+    found = [
+        learned_subspace(
+            one, planted.model, SITE, tokens, torch.Generator().manual_seed(0), steps=2, fold=fold
+        )
+        for one in (exam, replace(exam, answers=misled))
+    ]
+    assert torch.equal(*found)
+    assert len(asked) == 2
+    assert all(torch.equal(told[kept], exam.positions[kept]) for told in asked)
+    assert all((told[~kept] != exam.positions[~kept]).all() for told in asked)
+
+
+def test_right_answers_that_can_follow_are_judged_where_either_position_was_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counted by hand, of every pair of positions, in each fold."""
+    task = untrained("reversal", 8)
+    n, generator = len(task.split.held_out), torch.Generator().manual_seed(0)
+    positions = torch.arange(10, 17)
+    pairs = [(torch.rand(n, 7, 7, generator=generator) < 0.5).numpy() for _ in range(2)]
+    right = torch.rand(n, 7, generator=generator) < 0.5
+    said = torch.stack((~right, right), dim=-1).float()
+    exam = Exam(positions, lambda *_: said, lambda tokens, told: torch.ones(n, 7).long())
+
+    def learned(*_: object, **how: int) -> torch.Tensor:
+        return torch.eye(16)[:, : how["rank"]]
+
+    def told_so(*given: object) -> list[np.ndarray]:
+        told = torch.searchsorted(positions, given[-1])
+        return [of[:, range(7), told] for of in pairs]
+
+    monkeypatch.setattr(aligned, "learned_subspace", learned)
+    monkeypatch.setattr(aligned, "followed", told_so)
+    (row,) = alignment_rows(task, exam, [SITE], [1])
+    follows, could = 0, 0
+    for kept in (exam.kept(fold).tolist() for fold in range(FOLDS)):
+        for here, there in np.ndindex(7, 7):
+            if here != there and (kept[here] or kept[there]):
+                counted = pairs[1][:, here, there] & right[:, here].numpy()
+                follows += (pairs[0][:, here, there] & counted).sum()
+                could += counted.sum()
+    assert row["followed"] == pytest.approx(follows / could, rel=1e-12)
 
 
 @pytest.mark.parametrize(("name", "first", "sign"), [("reversal", 1, 9), ("copy-cmc", 2, 10)])
