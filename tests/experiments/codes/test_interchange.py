@@ -1,6 +1,7 @@
 """Answers that follow a moved position, in a model that reads positions from a table, and in one
 that was never trained."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor
 
 import nope_interp as ni
+from experiments.benchmark.task import context, site_of, task_of
 from experiments.codes import following
 from experiments.codes import interchange as codes_interchange
 from experiments.codes.answering import Answers, Asking
-from experiments.codes.counterfactual import counterfactuals
+from experiments.codes.counterfactual import Counterfactual, counterfactuals
 from experiments.codes.following import following_rows, movable
 from experiments.codes.in_depth import Place, statistics_at, stream_sites
 from experiments.codes.interchange import DOSES, _Run, interchange_rows, trial_of
@@ -22,7 +24,7 @@ from experiments.codes.order import _guessed, order_rows, question_of
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.trial import Trial
 from experiments.comparison.config import CompareConfig
-from experiments.probing.measure import Site
+from experiments.probing.measure import Site, Split
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.interchange import (
     ADDED_PARTICULAR,
@@ -46,7 +48,9 @@ from experiments.results.position_use import FALSE_DISCOVERIES, Word
 from experiments.results.task_use import without_order
 from experiments.results.worth import WORTH_NAMING
 from experiments.variants.variants import ModelVariant
+from nope_interp.constructions.planted import N_CTX, plant
 from nope_interp.errors import UserError
+from nope_interp.interventions.intervene import intervene
 from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
@@ -58,6 +62,7 @@ from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
 from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL, SMOOTH, VARIANCE
+from probes.codes.interchange import levelled, put_back
 from probes.codes.trends import random_functions
 from tests.experiments.codes.on_text import CONTEXT as OF_TEXT
 
@@ -145,6 +150,43 @@ def test_shares_are_of_all_answers_that_count(found: pd.DataFrame) -> None:
     shares = found[found["metric"].isin(["towards", "stays", "neither"])]
     for where, of in shares.groupby(["positions", "layer", "control"]):
         assert of["value"].sum() == pytest.approx(1), where
+
+
+def test_answers_that_were_wrong_before_are_counted_neither_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a model that is right of 30% of answers. Nothing moves: those that were right all stay."""
+    monkeypatch.setattr(codes_interchange, "JUDGED", (VARIANCE,))
+    planted = plant("variance")
+    task = task_of(planted, 0)
+    tokens = task.split.held_out[:20]
+    task = replace(task, split=Split(task.split.fit[:60], tokens))
+    (name,) = planted.sites
+    statistics = statistics_at(task, [site_of(name)])
+    among, still = torch.arange(1, N_CTX), torch.arange(N_CTX - 1)
+    own = torch.zeros_like(tokens)
+    own[:, 1:] = planted.answered(tokens)
+    asked = own > 0
+    other = torch.where(asked, own % (N_CTX - 1) + 1, 0)
+    elsewhere = Counterfactual("positions", among, still, still, own, other, asked, asked)
+    columns = context(planted, 0)
+    rows = interchange_rows(task, statistics, [elsewhere], context=columns, through_stream=False)
+    found = table(rows).set_index(["positions", "metric", "control"])["value"]
+    assert found[noising(VARIANCE, "positions"), "stays", ""] == 1
+
+    def right(changes: dict[str, Any]) -> torch.Tensor:
+        with torch.no_grad(), intervene(planted.model, changes, among):
+            return asked & (planted.model(tokens).argmax(dim=-1) == own)
+
+    (codes,), clean = statistics.values(), right({})
+    base = levelled(codes)
+    shares = [
+        float((clean & right({name: change})).sum() / clean.sum())
+        for change in (base, put_back(codes, VARIANCE, still, base))
+    ]
+    told = denoising(VARIANCE, "positions"), "restored"
+    assert found[*told, ORDER_DESTROYED] == pytest.approx(shares[0])
+    assert found[*told, ""] == pytest.approx(shares[1])
 
 
 @pytest.mark.slow
