@@ -1,7 +1,9 @@
 """Codes taken away from models of which we know what they use."""
 
 import math
+from collections.abc import Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -42,6 +44,9 @@ from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import stream
 from probes.code_names import CODES
+from probes.codes.controls import size_matched
+from probes.codes.filter import CodeFilter
+from probes.codes.statistics import CodeStatistics, Intervention
 from probes.scores import SHUFFLED
 
 CONTEXT = {
@@ -190,28 +195,129 @@ def test_who_does_not_count_needs_no_share_of_the_first_token() -> None:
     assert abs(conditions[FROZEN, ""].mean() - intact) < 0.1 * (task.chance - intact)
 
 
-def test_side_effects_are_those_of_each_intervention(untrained: InterventionTask) -> None:
-    """Of one site: the sequences' activations before and after, put together by hand."""
-    statistics = statistics_at(untrained, [SITE])
-    found = table(site_by_site(untrained, statistics, context=CONTEXT))
-    seen: list[torch.Tensor] = []
-    stream(untrained.model, untrained.split.held_out, {NAME: seen.append}, batch_size=20)
-    before = torch.cat(seen)[:, FIRST_POSITION:]
-    kept = [code for code in CODES if code != "similarity"]
-    after = statistics[SITE].kept(kept)(before)
+def moved_by(before: torch.Tensor, after: torch.Tensor) -> tuple[float, float]:
+    """How far norms and cosines of activations moved, by hand."""
     apart = ~np.eye(before.shape[1], dtype=bool)
     cosines = [
         np.stack([cosine_similarity(x)[apart] for x in rows.numpy()]) for rows in (before, after)
     ]
     norms = after.norm(dim=-1) / before.norm(dim=-1)
+    return float((norms - 1).abs().mean()), float(np.abs(cosines[1] - cosines[0]).mean())
+
+
+def coming_to(
+    task: InterventionTask, name: str, tokens: torch.Tensor, below: Mapping[str, Intervention]
+) -> torch.Tensor:
+    """The activations that come to a site while those below it are changed."""
+    seen: list[torch.Tensor] = []
+    with intervene(task.model, below, task.positions):
+        stream(task.model, tokens, {name: seen.append}, batch_size=len(tokens))
+    return torch.cat(seen)[:, FIRST_POSITION:]
+
+
+def test_side_effects_are_those_of_each_intervention(untrained: InterventionTask) -> None:
+    """Of one site: the sequences' activations before and after, put together by hand."""
+    statistics = statistics_at(untrained, [SITE])
+    found = table(site_by_site(untrained, statistics, context=CONTEXT))
+    before = coming_to(untrained, NAME, untrained.split.held_out, {})
+    kept = [code for code in CODES if code != "similarity"]
+    norm, cosine = moved_by(before, statistics[SITE].kept(kept)(before))
     of_arm = found[
         (found["probe"] == SIDE_EFFECT)
         & (found["positions"] == without("similarity"))
         & (found["control"] == "")
     ].set_index("metric")["value"]
-    assert of_arm["cosine"] == pytest.approx(np.abs(cosines[1] - cosines[0]).mean(), rel=1e-3)
-    assert of_arm["norm"] == pytest.approx(float((norms - 1).abs().mean()), rel=1e-3)
+    assert of_arm["cosine"] == pytest.approx(cosine, rel=1e-3)
+    assert of_arm["norm"] == pytest.approx(norm, rel=1e-3)
     assert of_arm["cosine"] > 0.01
+
+
+def test_side_effects_through_the_stream_are_the_mean_over_its_sites() -> None:
+    """Of the two sites of one layer, each after what the one before it has changed."""
+    model = HookedTransformer(TransformerConfig(1, 16, 2, d_vocab=20, n_ctx=10, init_scale=0.3))
+    tokens = torch.randint(20, (60, 10), generator=torch.Generator().manual_seed(0))
+    split = Split(tokens[:40], tokens[40:])
+    task = InterventionTask(model.eval(), split, sequence_losses, math.log(20))
+    found = table(through_the_stream(task, context=CONTEXT, codes_only=True))
+    effects = found[(found["probe"] == SIDE_EFFECT) & (found["control"] == "")]
+    for condition in (one for one in of_codes(task.seed) if not one.control):
+        made = fitted_in_depth(task, condition, stream_sites(task))
+        (first, one), (second, other) = made.items()
+        there = coming_to(task, first, split.held_out, {})
+        then = coming_to(task, second, split.held_out, {first: one})
+        moved = np.array([moved_by(there, one(there)), moved_by(then, other(then))])
+        own = effects[effects["positions"] == condition.name].set_index("metric")["value"]
+        np.testing.assert_allclose(own[["norm", "cosine"]], moved.mean(axis=0), rtol=1e-3)
+
+
+def sizes_by_hand(change: Intervention, codes: CodeStatistics) -> torch.Tensor:
+    """How far the examples move, as shares of their deviations' lengths, mean by position."""
+    means = codes.positional_vectors().float()
+    shares = [
+        (change(x[None])[0] - x).norm(dim=-1) / (x - means).norm(dim=-1) for x in codes.examples()
+    ]
+    return torch.stack(shares).clamp(max=2).mean(dim=0)
+
+
+@pytest.fixture(scope="module")
+def brittle() -> InterventionTask:
+    """A model that bears no content but its own."""
+    return task_on(plant("brittle"), n_fit=40, n_held_out=20)
+
+
+def test_a_control_at_a_site_moves_activations_as_far_as_the_removal(
+    brittle: InterventionTask,
+) -> None:
+    ((_, codes),) = statistics_at(brittle, [SITE]).items()
+    found = table(at_site(brittle)).set_index(["positions", "control", "metric"])["value"]
+    held_out, losses = brittle.split.held_out, []
+    for code in CODES:
+        change = codes.kept([other for other in CODES if other != code])
+        control = size_matched(change, sizes_by_hand(change, codes), codes, brittle.seed)
+        with intervene(brittle.model, {NAME: control}, brittle.positions):
+            losses.append(float(brittle.losses(brittle.model, held_out).mean()))
+    controls = [found[without(code), "size-matched", "nats"] for code in CODES]
+    np.testing.assert_allclose(controls, losses, rtol=1e-4)
+    # Each of them is felt.
+    assert min(controls) > found["intact", "", "nats"] + 1e-3
+
+
+def test_a_control_through_the_stream_moves_activations_as_far_at_every_site(
+    brittle: InterventionTask,
+) -> None:
+    """Sizes are those of the removal's own pass; the control is fitted on what comes in its own."""
+    model, (fit, held_out) = brittle.model, (brittle.split.fit, brittle.split.held_out)
+    rows = table(through_the_stream(brittle, context=CONTEXT, codes_only=True))
+    found = rows.set_index(["positions", "control", "metric"])["value"].sort_index()
+    # One that is held against other content, and one against vectors elsewhere.
+    names = {without("similarity"), without("smooth trend")}
+    for condition in (one for one in of_codes(0) if one.takes_code and one.name in names):
+        made = fitted_in_depth(brittle, condition, stream_sites(brittle))
+        below: dict[str, Intervention] = {}
+        controls: dict[str, Intervention] = {}
+        for name, removal in made.items():
+            of_removal, own = CodeStatistics(), CodeStatistics()
+            of_removal.update(coming_to(brittle, name, fit, below), brittle.numbers())
+            came = coming_to(brittle, name, fit, deepcopy(controls))
+            own.update(came, brittle.numbers())
+            sizes = sizes_by_hand(removal, of_removal)
+            assert isinstance(removal.made, CodeFilter)
+            below[name] = removal
+            controls[name] = size_matched(removal.made, sizes, own, brittle.seed)
+            controls[name](came)  # the examples that content is taken from go on
+        begun, moved = deepcopy(controls), []
+        with intervene(model, controls, brittle.positions):
+            losses = float(brittle.losses(model, held_out).mean())
+        for nth, name in enumerate(made):
+            again = deepcopy(begun)
+            before = {other: again[other] for other in [*made][:nth]}
+            came = coming_to(brittle, name, held_out, before)
+            moved.append(moved_by(came, again[name](came)))
+        told = found[condition.name, "size-matched"]
+        wanted = np.mean(moved, axis=0)
+        np.testing.assert_allclose(told[["norm", "cosine"]], wanted, rtol=1e-3, atol=1e-6)
+        # Of what is off by a hundred thousandth the last layer makes a nat.
+        assert told["nats"] == pytest.approx(losses, rel=0.02)
 
 
 def test_a_position_that_is_moved_inside_the_model_moves_at_its_end() -> None:
