@@ -234,6 +234,18 @@ def test_random_patterns_get_no_label(seed, concentration):
         assert label.confidence > 0.9
 
 
+def test_where_chance_lies_above_a_threshold_chance_has_to_be_beaten() -> None:
+    """Of 12 tokens most are near, wherever a head attends to; no null model is there to say so."""
+    drawn = np.random.default_rng(1).gamma(1.0, size=(16, 4, 12, 12))
+    rows = torch.from_numpy(drawn).float().tril()
+    probe = HeadProbe(n_resamples=20)
+    probe.read_text(rows / rows.sum(dim=-1, keepdim=True))
+    scores = probe.result()
+    chance = np.mean([8 / visible for visible in (9, 10, 11, 12)])
+    np.testing.assert_allclose(scores.chance[:, METRICS.index("local")], chance, rtol=1e-6)
+    assert [label.label for label in label_heads([scores])] == [NONE] * 4
+
+
 @pytest.mark.slow
 def test_false_discoveries_among_random_heads_stay_below_the_stated_rate():
     # Every rule's null is true, so that one discovery is a false discovery rate of 1 in that model:
@@ -352,42 +364,9 @@ def test_labels_without_a_habit_depend_on_nothing():
         assert np.isnan([found.retention, found.ci_low, found.ci_high]).all()
 
 
-def rules_markdown() -> str:
-    """All rules as Markdown, in the order in which they are tried: what docs/heads.md holds."""
-    lines = [
-        "| label | given where | and it beats | meaning |",
-        "| --- | --- | --- | --- |",
-        *(
-            f"| {rule.label} | {rule.condition} | {' and '.join(rule.nulls) or 'the bound'} "
-            f"| {rule.says} |"
-            for rule in RULES
-        ),
-        f"| {NONE} | no rule holds | | |",
-        "",
-        "| dependence | 95% interval of retention | meaning |",
-        "| --- | --- | --- |",
-        *(f"| {rule.kind} | {_range(rule)} | {rule.says} |" for rule in DEPENDENCE_RULES),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _range(rule: DependenceRule) -> str:
-    if np.isfinite(rule.high):
-        return f"below {rule.high:.2f}"
-    return f"above {rule.low:.2f}" if np.isfinite(rule.low) else "anything else"
-
-
-def test_every_label_has_one_rule_and_every_dependence_one_kind():
+def test_every_label_has_one_rule_and_every_rule_a_metric():
     assert len(set(LABELS)) == len(LABELS) == len(RULES) + 1
     assert {rule.metric for rule in RULES} <= set(METRICS)
-    table, of_dependence = rules_markdown().split("\n\n")
-    for rule in RULES:
-        [line] = [line for line in table.splitlines() if line.startswith(f"| {rule.label} |")]
-        assert f"{rule.metric} > {rule.threshold}" in line
-        assert rule.says in line
-        assert all(null in line for null in rule.nulls)
-    for kind in DEPENDENCE_RULES:
-        assert f"| {kind.kind} |" in of_dependence
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(0, 5))
@@ -430,6 +409,31 @@ def text_only(n_heads: int, away: bool = False) -> HeadScores:
     probe = HeadProbe(n_resamples=200)
     probe.read_text(softmax(scores - 5 * away * torch.eye(LENGTH), None))
     return probe.result()
+
+
+def rules_markdown() -> str:
+    """All rules as Markdown, in the order in which they are tried: what docs/heads.md holds."""
+    lines = [
+        "| label | given where | and it beats | meaning |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {rule.label} | {rule.condition} | {' and '.join(rule.nulls) or 'the bound'} "
+            f"| {rule.says} |"
+            for rule in RULES
+        ),
+        f"| {NONE} | no rule holds | | |",
+        "",
+        "| dependence | 95% interval of retention | meaning |",
+        "| --- | --- | --- |",
+        *(f"| {rule.kind} | {_range(rule)} | {rule.says} |" for rule in DEPENDENCE_RULES),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _range(rule: DependenceRule) -> str:
+    if np.isfinite(rule.high):
+        return f"below {rule.high:.2f}"
+    return f"above {rule.low:.2f}" if np.isfinite(rule.low) else "anything else"
 
 
 def test_the_rules_stand_in_the_docs_as_they_stand_in_the_code():
