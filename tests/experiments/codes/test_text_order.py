@@ -14,6 +14,7 @@ from experiments.probing.measure import Split
 from experiments.results.measurements import table
 from experiments.results.text_use import (
     BIGRAM,
+    LOST_BY_PERMUTATION,
     NATS,
     NATS_AT_ENDS,
     PERMUTED,
@@ -52,6 +53,30 @@ def bigram_model(source: TextSource) -> HookedTransformer:
         model.embed.weight[:, :D_VOCAB] = torch.eye(D_VOCAB)
         model.unembed.weight[:, :D_VOCAB] = -losses.mT
     return model
+
+
+def reader_of_the_first_token() -> HookedTransformer:
+    """One head looks at the first token alone, by its position, and all logits are told by that."""
+    bare = {"normalization": "none", "attn_only": True}
+    config = TransformerConfig(1, 18, 1, d_vocab=D_VOCAB, n_ctx=64, positions="learned", **bare)
+    model = HookedTransformer(config)
+    token, told, one, first = slice(8), slice(8, 16), 16, 17
+    attention = model.blocks[0].attn
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.zero_()
+        model.W_E[:, token] = torch.randn(D_VOCAB, 8)
+        model.W_E[:, one] = 1
+        model.positions.table[0, first] = 1
+        attention.W_Q[0, one, 0] = attention.W_K[0, first, 0] = 100
+        attention.W_V[0, token, token] = attention.W_O[0, token, told] = torch.eye(8)
+        model.W_U[told] = torch.randn(8, D_VOCAB)
+    return model
+
+
+def test_the_first_token_stays_where_it_is() -> None:
+    found = by_metric(measured(on_text(reader_of_the_first_token())))
+    assert found.loc[(LOST_BY_PERMUTATION, ""), "value"] == pytest.approx(0, abs=1e-5)
 
 
 def test_a_model_that_knows_order_passes() -> None:
