@@ -25,6 +25,7 @@ from probes.codes.directions import (
     MovedVectors,
     ScaledDirections,
     leace,
+    leace_of_code,
     positional_rank,
     principal_directions,
     project_out,
@@ -33,6 +34,7 @@ from probes.codes.directions import (
 )
 from probes.codes.filter import CodeFilter
 from probes.codes.statistics import CodeStatistics
+from probes.codes.trends import functions_of
 from probes.errors import ProbeError
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe
@@ -467,6 +469,37 @@ def test_leace_is_the_packages_own_on_the_rows_themselves(linear):
     assert erase.rank == 2
 
 
+@pytest.mark.parametrize(("code", "held"), [(SMOOTH, 2), (IRREGULAR, 21)])
+def test_leace_of_a_code_is_the_packages_own_of_all_functions_that_it_holds(
+    linear, statistics, code, held
+):
+    functions = functions_of(code, POSITIONS)
+    assert functions.shape == (24, held)
+    rows, concept = planted(512, 0).double().flatten(0, 1), (functions * 24**0.5).repeat(512, 1)
+    theirs = LeaceEraser.fit(rows, concept)
+    erase = leace_of_code(linear, statistics, code)
+    x = planted(3, 1).double()
+    expected = theirs(x.flatten(0, 1)).view(x.shape)
+    torch.testing.assert_close(erase(x), expected, rtol=0, atol=1e-4)
+    assert erase.rank == held
+
+
+def test_leace_of_a_code_leaves_in_what_hardly_correlates():
+    """As the package does, whose bound is a correlation of 0.01: of three lines one is below."""
+    functions = functions_of(IRREGULAR, POSITIONS) * 24**0.5
+    content = torch.randn(100, 24, 4, generator=torch.Generator().manual_seed(0)).double()
+    # In pairs of opposite sign, so that means are the lines to the last digit.
+    x = torch.cat((content, -content))
+    x[..., :3] += functions[:, :3] * torch.tensor([0.5, 0.02, 0.003]).double()
+    probe = LinearProbe()
+    probe.update(x, POSITIONS)
+    erase = leace_of_code(probe, fitted(x), IRREGULAR)
+    theirs = LeaceEraser.fit(x.flatten(0, 1), functions.repeat(200, 1))
+    assert erase.rank == 2
+    expected = theirs(x.flatten(0, 1)).view(x.shape)
+    torch.testing.assert_close(erase(x), expected, rtol=0, atol=1e-4)
+
+
 def test_after_leace_no_linear_map_reads_position(linear, fresh, feed):
     erase = leace(linear)
     fit, held_out = (erase(x) for x in fresh)
@@ -528,6 +561,15 @@ def test_a_scaled_channel_is_scaled_about_the_mean_and_nothing_else_is(statistic
     assert across.abs().max() < 1e-5
 
 
+def test_a_subspace_has_as_many_directions_as_hold_the_share():
+    """Three lines of 60%, 30% and 10% of what positions vary by, the same in all sequences."""
+    functions = functions_of("mean residual", POSITIONS)[:, :3].float()
+    x = torch.zeros(4, 24, D)
+    x[..., :3] = functions * torch.tensor([60.0, 30.0, 10.0]).sqrt()
+    held = fitted(x)
+    assert [positional_rank(held, share) for share in (0.5, 0.85, 0.95)] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("offset", [0, 3, -5])
 def test_swapped_vectors_come_from_offset_positions_and_clamp_at_the_ends(statistics, offset):
     x = planted(4, 9).double()
@@ -559,6 +601,40 @@ def test_other_content_moves_every_row_as_far_and_leaves_every_code(statistics, 
     # The examples in turn: the next call goes on where this one ended.
     control = OtherContent(sizes, statistics)
     assert torch.equal(torch.cat([control(x[:3]), control(x[3:])]), mixed)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_size_is_how_far_examples_move_in_shares_of_their_deviations(statistics, code):
+    change = statistics.kept(set(CODES) - {code})
+    means = statistics.positional_vectors().float()
+    shares = [
+        (change(x[None])[0] - x).norm(dim=-1) / (x - means).norm(dim=-1)
+        for x in statistics.examples()
+    ]
+    assert max(share.max() for share in shares) < 2
+    expected = torch.stack(shares).mean(dim=0)
+    torch.testing.assert_close(sizes_of(change, statistics), expected, rtol=1e-4, atol=1e-6)
+    # No activation is turned by more than to its opposite.
+    far = sizes_of(lambda x: x + 100 * torch.eye(8)[0][:, None, None], statistics)
+    torch.testing.assert_close(far, torch.full((24,), 2 / 8))
+
+
+def test_other_content_leans_to_the_next_example_and_then_away_from_it(statistics):
+    """By a chord of half a deviation, on the circle through it and what is new in the other."""
+    x = statistics.examples()
+    deviations = (x - statistics.positional_vectors().float()).double()
+    control, angle = OtherContent(torch.full((24,), 0.5), statistics), 2 * np.arcsin(0.25)
+    assert len(x) == 8
+    for turn in range(16):
+        own, next_one = deviations[turn % 8], deviations[(turn + 1) % 8]
+        sign = (-1) ** ((turn + 1) // 8)
+        length = own.norm(dim=-1, keepdim=True)
+        new = next_one - (next_one * own).sum(dim=-1, keepdim=True) / length**2 * own
+        moved = (np.cos(angle) - 1) * own + sign * np.sin(angle) * length * new / new.norm(
+            dim=-1, keepdim=True
+        )
+        found = control(x[turn % 8][None])[0]
+        torch.testing.assert_close(found.double() - x[turn % 8], moved, rtol=0, atol=1e-5)
 
 
 def test_what_is_moved_elsewhere_is_as_long_and_takes_no_code(statistics, fresh):
@@ -642,6 +718,20 @@ def test_a_random_subspace_has_the_same_rank_and_other_directions(statistics, fr
     ]
     assert np.mean(overlaps) == pytest.approx(25 / D, rel=0.2)
     assert torch.equal(random_subspace(projection, 1).directions, control.directions)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.0])
+def test_a_random_subspace_is_scaled_as_much(statistics, fresh, factor):
+    channel, x = scale_channel(statistics, factor), fresh[1]
+    control = random_subspace(channel, seed=1)
+    assert control.factor == factor
+    along, before = ((rows - channel.centre) @ control.directions.mT for rows in (control(x), x))
+    torch.testing.assert_close(along, factor * before, rtol=0, atol=1e-5)
+
+
+def test_a_random_subspace_beside_leace_is_projected_out(linear):
+    control = random_subspace(leace(linear))
+    assert (control.rank, control.factor) == (2, 0)
 
 
 def test_permuted_rescaling_uses_the_next_sequences_factors(statistics, fresh):
