@@ -18,7 +18,7 @@ from nope_interp.positions.layers import LayerPositions, rotary_attribute
 
 # Families whose attention stays Hugging Face's own in a bridge: no hook shows their angles.
 _TABLE = ("gptj", "codegen")
-_COMPLEX = ("llama4_text",)
+_GIVEN = ("llama4_text", "olmo_hybrid")
 
 
 def turning_frequencies(condition: Condition, n: int) -> Bool[Tensor, " frequency"]:
@@ -60,7 +60,7 @@ def rotary_changes(
     family, still = None, 1.0
     if not isinstance(model, HookedTransformer):
         family = model.original_model.config.model_type
-    own = family in (*_TABLE, *_COMPLEX)
+    own = family in (*_TABLE, *_GIVEN)
     if own and heads is not None:
         raise UserError(f"a {family} model shows no rotated queries: ablate whole layers of it.")
     # The cosine of angle 0 is 1, or the factor by which YaRN and LongRoPE scale queries and keys.
@@ -72,7 +72,7 @@ def rotary_changes(
         table = _Table(attn.original_component, rotation)
         yield Change(at, attn, "arguments", table.swap)
         yield Change(f"{at}.embed_positions", attn, "output", table.put_back, table.undo)
-    elif family in _COMPLEX or (family and condition.name == "shuffled" and heads is None):
+    elif family in _GIVEN or (family and condition.name == "shuffled" and heads is None):
         # The hooks of cosines see a block of queries at a time, and these trade places with all.
         yield Change(f"{at} position_embeddings", attn, "arguments", rotation.of_arguments)
     elif heads is None:

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -29,7 +31,7 @@ from nope_interp.positions.layers import (
     rotary_frequencies,
 )
 from nope_interp.positions.order import ROUNDING, order_dependence, position_table
-from nope_interp.streams import stream
+from nope_interp.streams import run_until, stream
 from tests import model_table, typecheck
 from tests.first_attention import assert_same, differ, first_attention, shuffled_past
 from tests.huggingface import (
@@ -115,7 +117,7 @@ def test_the_model_comes_back_bit_for_bit(name: str) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", ROTARY)
+@pytest.mark.parametrize("name", [*ROTARY, "olmo_hybrid"])
 def test_rotary_conditions_equal_the_plain_model_at_other_positions(name: str) -> None:
     built, n = model(name), TOKENS.shape[1]
     where = {
@@ -203,10 +205,49 @@ def test_score_biases_equal_the_plain_model_with_zeros(
     encoding = "t5" if name == "t5" else "alibi"
     with ablate_positions(built, encoding):
         assert_same(logits(built), expected)
-    # A constant on all scores is nothing to a softmax.
-    if name == "t5":
-        with ablate_positions(built, "t5:mean"):
-            assert_same(logits(built), expected)
+
+
+def biases_of_ours(built: Any) -> Tensor:
+    _, cached = built.run_with_cache(TOKENS)
+    return torch.cat([cached[f"blocks.{layer}.attn.hook_score_bias"] for layer in range(2)])
+
+
+def biases_of_t5(built: Any) -> Tensor:
+    """What the library's own attention is given in each layer."""
+    seen: list[Tensor] = []
+    with ExitStack() as stack:
+        for block in built.blocks:
+            attention = block.attn.original_component
+            handle = attention.register_forward_pre_hook(
+                lambda _, args, kwargs: seen.append(kwargs["position_bias"]), with_kwargs=True
+            )
+            stack.callback(handle.remove)
+        logits(built)
+    # The first layer computes its own where it is given none.
+    length = TOKENS.shape[1]
+    first = built.blocks[0].attn.original_component.compute_bias(length, length)
+    return torch.cat([first if bias is None else bias for bias in seen]).detach()
+
+
+@pytest.mark.parametrize(("name", "biases"), [("ours_t5", biases_of_ours), ("t5", biases_of_t5)])
+def test_the_mean_bias_is_that_of_the_cells_that_are_seen_in_each_head(
+    name: str, biases: Callable[[Any], Tensor]
+) -> None:
+    """A softmax ignores it, so logits are those without a bias, whatever constant it is."""
+    built, n, heads = model(name), TOKENS.shape[1], [1, 2]
+    intact = biases(built)
+    with ablate_positions(built, "t5"):
+        without = logits(built)
+    with ablate_positions(built, "t5:mean", heads=heads):
+        found = biases(built)
+    seen = torch.ones(n, n).tril().bool()
+    assert intact.shape == found.shape == (2, built.cfg.n_heads, n, n)
+    for layer, head in np.ndindex(*intact.shape[:2]):
+        before, after = (of[layer, head][seen] for of in (intact, found))
+        mean = before.double().mean().float().expand_as(before)
+        torch.testing.assert_close(after, mean if head in heads else before)
+    with ablate_positions(built, "t5:mean"):
+        assert_same(logits(built), without)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -340,6 +381,13 @@ def test_a_sliding_window_still_shows_position(name: str) -> None:
             assert pattern.triu(1).abs().max() == 0
 
 
+def test_a_recurrence_still_shows_position() -> None:
+    with ablate_positions(model("olmo_hybrid")) as ablation:
+        assert ablation.caveats(WINDOW + 1) == ("The recurrence in layers 0-2 still tells order.",)
+    with ablate_positions(model("llama")) as ablation:
+        assert ablation.caveats(WINDOW + 1) == ()
+
+
 def test_a_place_that_is_never_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     llama = bridged_model("llama")
     with ablate_positions(llama) as ablation:
@@ -350,6 +398,22 @@ def test_a_place_that_is_never_reached_is_an_error(monkeypatch: pytest.MonkeyPat
     with ablate_positions(llama) as ablation:
         logits(llama)
     with pytest.raises(UserError, match=r"never reached blocks\.1\.attn\.hook_cos and 1 more"):
+        ablation.verify()
+
+
+def test_what_lies_behind_the_end_of_a_pass_was_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    llama = bridged_model("llama")
+    end = "blocks.0.hook_resid_post"
+    with ablate_positions(llama, layers=[1]) as ablation:
+        run_until(llama, TOKENS, end)
+        ablation.verify()
+    attn = llama.blocks[0].attn
+    monkeypatch.setattr(attn, "_apply_position_embedding_hooks", lambda rotation: rotation)
+    with ablate_positions(llama, layers=[0, 1]) as ablation:
+        run_until(llama, TOKENS, end)
+    with pytest.raises(UserError, match=r"never reached blocks\.0\.attn\.hook_cos"):
         ablation.verify()
 
 
@@ -412,6 +476,7 @@ def test_what_a_model_lacks_is_refused() -> None:
         (llama, "rotary", {"heads": []}, "no heads are chosen"),
         (model("gptj"), "rotary", {"heads": [0]}, "a gptj model shows no rotated queries"),
         (model("llama4"), "rotary", {"heads": [0, 1], "layers": [0]}, "ablate whole layers of it"),
+        (model("olmo_hybrid"), "all", {"heads": [0, 1], "layers": [3]}, "ablate whole layers of"),
         (gpt2, "learned", {"layers": [0]}, "leave layers and heads out"),
         (gpt2, "all", {"heads": [0]}, "leave layers and heads out"),
         (llama, "rotary:band=0-9", {}, "beyond the model's 4 rotary frequencies"),
