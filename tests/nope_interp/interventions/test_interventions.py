@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nope_interp.errors import UserError
+from nope_interp.interventions.heads import change_heads
 from nope_interp.interventions.intervene import (
     _frozen,
     freeze_first_attention,
@@ -296,6 +297,39 @@ def test_a_sink_keeps_its_proportion_to_the_other_tokens() -> None:
     pattern = torch.tensor([0.2, 0.3, 0.3]).expand(1, 1, 3, 3)
     frozen = _frozen(pattern, torch.tensor([[0.6, 0.6, 0.6]]), sunk=True)
     torch.testing.assert_close(frozen[0, 0, 2], torch.tensor([0.6, 0.15, 0.15]))
+
+
+def test_the_sink_of_a_model_is_one_more_token() -> None:
+    """What is left of the first token's share goes to the others and the sink as they had it."""
+    built, name = model("gpt_oss"), "blocks.0.attn.hook_pattern"
+    intact, shares = activations(built, name), torch.full((2, 4, TOKENS.shape[1]), 0.7)
+    with freeze_first_attention(built, shares) as frozen:
+        changed = activations(built, name)
+        frozen.verify()
+    # The first query sees nothing else; at the end the first token has left the window.
+    before, after = (
+        torch.cat((rows, 1 - rows.sum(dim=-1, keepdim=True)), dim=-1)[:, :, 1:WINDOW]
+        for rows in (intact, changed)
+    )
+    assert before[..., -1].min() > 0.01
+    expected = before[..., 1:] * (1 - 0.7) / (1 - before[..., :1])
+    torch.testing.assert_close(after[..., 1:], expected)
+    torch.testing.assert_close(after[..., 0], torch.full_like(after[..., 0], 0.7))
+
+
+def test_a_uniform_head_sees_what_its_own_layer_sees() -> None:
+    """The first layer has a window, the second none."""
+    built, n = model("gemma3"), TOKENS.shape[1]
+    back = torch.arange(n)[:, None] - torch.arange(n)
+    with change_heads(
+        built, {(0, 1): "uniform", (1, 1): "uniform"}, layer_positions(built)
+    ) as changed:
+        found = [activations(built, f"blocks.{layer}.attn.hook_pattern") for layer in range(2)]
+        changed.verify()
+    for pattern, window in zip(found, (WINDOW, n), strict=True):
+        seen = (back >= 0) & (back < window)
+        expected = seen / seen.sum(dim=-1, keepdim=True)
+        torch.testing.assert_close(pattern[:, 1], expected.expand(len(TOKENS), -1, -1))
 
 
 def test_layers_without_attention_are_passed_over() -> None:
