@@ -2,6 +2,7 @@
 dimensions."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,10 @@ from experiments.probing.measure import Split
 from nope_interp.constructions.planted import N_CTX, Planted
 from nope_interp.constructions.planted.plants import plant
 from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import save_model
+from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.registry import make_answer_task
 from tests import typecheck
 from tests.experiments.codes.test_counterfactual import untrained
 
@@ -176,6 +180,51 @@ def test_who_has_few_or_no_such_positions_is_refused(monkeypatch: pytest.MonkeyP
     for ranks in ([], [0], [1, 4], [1.5], 2):
         with pytest.raises(UserError, match=r"ranks are .*: give a list of .* 1 to 3, .* 4 positi"):
             alignment_rows(task, exam_of(task), [SITE], ranks)
+
+
+def reader_of_one_number(symbols: int) -> HookedTransformer:
+    """Reversal by hand: an asking position holds its number, a question's symbol its place.
+
+    Position p asks for the symbol at q = 2 n + 1 - p: of all keys the one nearest to that, by -(q -
+    (2 n + 1 - p))^2, of which p's own square is the same for all.
+    """
+    task = make_answer_task("reversal", training_lengths=[symbols], test_lengths=())
+    d, n_ctx = task.d_vocab, task.n_tokens(symbols)
+    number, place, square, one = range(2 * d, 2 * d + 4)
+    bare = {"normalization": "none", "attn_only": True, "attn_scale": 1.0}
+    config = TransformerConfig(1, 2 * d + 4, 1, d, n_ctx, positions="learned", **bare)
+    model = HookedTransformer(config).eval()
+    p, attention = torch.arange(n_ctx), model.blocks[0].attn
+    question = (p >= 1) & (p <= symbols)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.zero_()
+        model.W_E[:, :d] = torch.eye(d)
+        model.W_E[:, one] = 1
+        table = model.positions.table
+        table[:, number] = torch.where(question, 0, p)
+        table[:, place] = torch.where(question, p, 0)
+        table[:, square] = torch.where(question, p.square(), 1000)
+        # 2 q (2 n + 1 - p) - q^2, sharpened.
+        attention.W_Q[0, number, 0], attention.W_Q[0, one, 0] = -20, 20 * (2 * symbols + 1)
+        attention.W_K[0, place, 0], attention.W_K[0, square, 1] = 1, -10
+        attention.W_Q[0, one, 1] = 1
+        attention.W_V[0, :d, :d] = attention.W_O[0, :d, d : 2 * d] = torch.eye(d)
+        model.W_U[d : 2 * d] = 20 * torch.eye(d)
+    return model
+
+
+def test_a_checkpoint_is_asked_which_dimensions_hold_its_positions(tmp_path: Path) -> None:
+    saved = tmp_path / "model.safetensors"
+    save_model(reader_of_one_number(8), saved, task="reversal", lengths=(8, 8))
+    how = {"layers": [0], "hooks": ("resid_pre",), "n_fit": 100, "n_held_out": 30}
+    (row,) = ni.load(saved).align_positions(ranks=(1,), **how).to_dict("records")
+    assert (row["layer"], row["site"], row["rank"]) == (0, "resid_pre", 1)
+    # The number that is asked by is one direction, which least squares finds.
+    assert row["regressed"] == row["followed"] == 1
+    assert row["untrained"] < 0.2
+    assert row["net"] == pytest.approx(1 - row["untrained"])
+    assert 0.8 < row["net_low"] <= row["net"] <= row["net_high"]
 
 
 def test_a_model_of_text_is_refused() -> None:
