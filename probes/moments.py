@@ -173,9 +173,11 @@ class LinearMoments:
         system.diagonal().add_(alpha)
         factor, failed = torch.linalg.cholesky_ex(system, upper=True)
         if failed:
+            coarse = self._epsilon > torch.finfo(torch.float64).eps
             raise ProbeError(
-                f"the features are too collinear for alpha={alpha} in float32: "
-                "raise alpha, or give float64 activations"
+                f"the features are too collinear for alpha={alpha} in "
+                f"{'float32' if coarse else 'float64'}: raise alpha"
+                f"{', or give float64 activations' if coarse else ''}"
             )
         cross = inverse[:, None] * self.cross
         coefficients = inverse[:, None] * torch.cholesky_solve(cross, factor, upper=True)

@@ -120,6 +120,11 @@ def test_a_disk_that_is_really_full_is_one_sentence_too(write: str, tmp_path: Pa
     assert not [*tmp_path.iterdir()]
 
 
+def test_what_is_no_file_name_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"^'\.' is no file name: give one\.$"):
+        write_atomically(Path(), lambda path: None)
+
+
 def test_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match="cannot write to the folder"):

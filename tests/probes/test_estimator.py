@@ -51,6 +51,14 @@ def test_an_estimator_that_needs_all_data_at_once_is_refused():
         EstimatorProbe(Ridge())
 
 
+def test_estimators_that_were_fitted_apart_are_not_merged(activations):
+    probes = EstimatorProbe(SGDRegressor()), EstimatorProbe(SGDRegressor())
+    for probe, part in zip(probes, activations.split(30), strict=True):
+        probe.update(part, POSITIONS)
+    with pytest.raises(ProbeError, match=r"no sums to add: fit on one machine, then .* for_shard"):
+        probes[0].merge(probes[1])
+
+
 @pytest.mark.parametrize("estimator", [MiniBatchKMeans(), SGDClassifier()])
 def test_what_is_no_regressor_is_refused(estimator):
     with pytest.raises(ProbeError, match="is no regressor: give a regressor that learns"):

@@ -199,6 +199,28 @@ def test_alpha_must_be_positive(rows):
         RidgeRegressor(alpha=0.0).fit(*rows)
 
 
+@pytest.mark.parametrize(
+    ("precision", "remedy"),
+    [
+        (np.float32, "float32: raise alpha, or give float64 activations"),
+        (np.float64, "float64: raise alpha"),
+    ],
+)
+def test_features_that_are_all_but_the_same_need_a_larger_alpha(precision, remedy):
+    rng = np.random.default_rng(0)
+    X = (np.tile(rng.normal(size=(50, 3)), 20) * np.linspace(1, 3, 60)).astype(precision)
+    with pytest.raises(ProbeError, match=f"too collinear for alpha=1e-20 in {remedy}$"):
+        RidgeRegressor(alpha=1e-20).fit(X, rng.normal(size=50))
+    RidgeRegressor(alpha=1e-3).fit(X, rng.normal(size=50))
+
+
+def test_nothing_is_predicted_before_it_is_solved(activations):
+    probe = LinearProbe()
+    probe.update(activations[:40], POSITIONS)
+    with pytest.raises(ProbeError, match=r"predict\(\) came before evaluate\(\), which solves"):
+        probe.predict(activations[40:])
+
+
 @pytest.fixture
 def activations() -> torch.Tensor:
     """60 sequences whose rows hold t, and 1/m, each in a direction of its own, and noise."""

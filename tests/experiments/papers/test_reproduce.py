@@ -338,6 +338,7 @@ def test_a_config_comes_back_from_its_dictionary() -> None:
         ({"name": "chi2023", "width": 0}, "width is 0: give a factor"),
         ({"name": "chi2023", "width": math.nan}, "width is nan"),
         ({"name": "koutnik2014", "depth": 2.0}, "koutnik2014 has no depth to multiply"),
+        ({"name": "koutnik2014", "model": "a/b"}, "reads no model of yours: leave 'a/b' out"),
         ({"name": "chi2023", "seed": -1}, "seed is -1"),
         (
             {"name": "zuo2025", "seed": LARGEST_SEED - 1, "n_seeds": 2},

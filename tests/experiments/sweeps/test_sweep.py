@@ -377,6 +377,8 @@ def test_cells_that_cannot_be_run_are_refused_before_any_is(tmp_path: Path) -> N
     refused("device 'quantum'", {"device": "quantum"}, grid={"seed": [1]})
     refused("add --ray", {"gpus_per_cell": 1}, grid={"seed": [1]})
     refused("give 0 or more", {"gpus_per_cell": -1.0}, grid={"seed": [1]})
+    on_gpus = {"gpus_per_cell": 1, "ray": "somewhere:1", "device": "cpu"}
+    refused("on the device 'cpu': add --device cuda", on_gpus, grid={"seed": [1]})
     refused("give HOST:PORT", {"ray": "auto"}, grid={"seed": [1]})
     assert not (tmp_path / "runs").exists()
 

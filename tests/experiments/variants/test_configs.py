@@ -61,6 +61,23 @@ def test_sweeps_of_numbers_too_long_to_print_are_refused(values: dict[Any, Any])
         SweepConfig.from_dict(values)
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"sites": []}, r"sites are \[\]: name at least one, each once\."),
+        ({"sites": ["attn_out", "attn_out"]}, r"sites are \['attn_out', 'attn_out'\]: name at"),
+        ({"layers": []}, r"layers are \[\]: name at least one, each once, from 0\."),
+        ({"layers": [1, 1]}, r"layers are \[1, 1\]: name"),
+        ({"layers": [-1]}, r"layers are \[-1\]: name"),
+    ],
+)
+def test_places_that_are_none_or_come_twice_are_refused(
+    words: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        CompareConfig.from_dict(words)
+
+
 def test_what_a_nested_config_leaves_out_is_as_the_experiment_has_it() -> None:
     found = EmergenceConfig.from_dict({"transformer": {"n_heads": 2}, "training": {"warmup": 3}})
     default = EmergenceConfig()
