@@ -14,7 +14,7 @@ from nope_interp.models.transformer import HookedTransformer
 from probes.errors import ProbeError
 from probes.head_rules import METRICS
 from probes.heads._attention import FIRST_QUERY
-from probes.heads.detectors import HeadProbe
+from probes.heads.detectors import HeadProbe, offset_chance
 from tests import typecheck
 from tests.small_models import LetterTokenizer
 
@@ -173,6 +173,16 @@ def test_offset_profile_sums_to_one_where_every_query_reaches():
     profile = probe.result().offset_profile
     np.testing.assert_allclose(profile[:, :FIRST_QUERY].sum(axis=1), 1, atol=1e-6)
     assert (profile[:, FIRST_QUERY:] == 0).all()
+
+
+@pytest.mark.parametrize("window", [None, 11, FIRST_QUERY, 40, 50])
+def test_the_chance_of_a_profile_is_that_of_uniform_heads(window):
+    seen = visible(40, window).float()
+    probe = HeadProbe(n_resamples=20, window=window)
+    probe.read_text((seen / seen.sum(dim=-1, keepdim=True)).expand(2, 3, -1, -1))
+    chance = offset_chance(40, window)
+    for profile in probe.result().offset_profile:
+        np.testing.assert_allclose(chance, profile, rtol=1e-5)
 
 
 def explicit_shares(
