@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from probes.codes.statistics import CodeStatistics
-from probes.codes.trends import COUNTING, RIVALS, TRENDS, Extrapolation, sites_to_move
+from probes.codes.trends import COUNTING, RIVALS, TRENDS, Extrapolation, carries, sites_to_move
 from tests.probes.codes.test_codes import fitted
 
 POSITIONS = torch.arange(3, 18)
@@ -62,6 +63,50 @@ def test_few_positions_say_nothing() -> None:
         statistics = CodeStatistics()
         statistics.update(x[:, :n], POSITIONS[:n])
         assert bool(Extrapolation(statistics).gains(x[:, :n])) == said
+
+
+def lengths_that_vary(n: int, pos: int, seed: int, by: str) -> torch.Tensor:
+    """Stationary content: each sequence, or each activation, has a length of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    own = torch.randn(n, pos if by == "activation" else 1, 1, generator=generator)
+    return torch.randn(n, pos, 8, generator=generator) * (own / 2).exp()
+
+
+@pytest.mark.parametrize("pos", [2, 3, 8])
+def test_a_variance_is_carried_beyond_the_chi_square_quantile_of_as_many_positions_less_one(
+    pos: int,
+) -> None:
+    """By a formula, of the same content with the last position louder by degrees."""
+    content, positions = lengths_that_vary(50, pos, 0, "activation"), POSITIONS[:pos]
+    said = []
+    for louder in torch.linspace(0, 1.5, 40):
+        x = content.clone()
+        x[:, -1] *= louder.exp()
+        logs = np.log(x.double().numpy().var(axis=-1))
+        squares = np.square(logs.mean(axis=0) - logs.mean()).sum()
+        by_chance = logs.var(axis=0, ddof=1).mean() / len(x)  # of one position's mean
+        wanted = scipy.stats.chi2(pos - 1).sf(squares / by_chance) < 0.01
+        assert carries(fitted(x, positions), "variance") == wanted
+        said.append(wanted)
+    assert set(said) == {True, False}
+
+
+def test_where_nothing_tells_position_a_variance_is_found_once_in_a_hundred_times() -> None:
+    """Of three positions: with a degree of freedom more it were 2.3%, with one less 0.1%."""
+    assert found_by_chance("activation") == pytest.approx(0.01, abs=0.0055)  # 3 standard errors
+    # What the activations of a sequence share moves no position from another.
+    assert found_by_chance("sequence") <= 0.01
+
+
+def found_by_chance(by: str, n: int = 3000) -> float:
+    content = lengths_that_vary(n * 60, 3, 1, by).view(n, 60, 3, 8)
+    return float(np.mean([carries(fitted_at_once(x), "variance") for x in content]))
+
+
+def fitted_at_once(x: torch.Tensor) -> CodeStatistics:
+    statistics = CodeStatistics()
+    statistics.update(x, POSITIONS[: x.shape[1]])
+    return statistics
 
 
 def test_a_code_is_moved_where_it_is_found_and_everywhere_where_it_is_not() -> None:
