@@ -76,7 +76,8 @@ def position_code(
     Returns for each reading the mean absolute error in positions, `error`, that of the same fit to
     permuted positions, `shuffled`, and the mean position read, `read`, each
     [site position] with the embedding first and 0 where nothing is read; and how many activations
-    are read, `count` [position]. `edge` is the first position beyond.
+    are read, `count` [position]. `edge` is the first position beyond; of a task whose examples may
+    be long and seldom are, no test example need reach it.
     """
     edge = max(task.n_tokens(length) for length in task.training_lengths)
     within, beyond = range(1, edge), range(edge, model.config.n_ctx)
@@ -123,7 +124,8 @@ class _PositionFit:
         moments = {site: LinearMoments() for site in self._sites}
         for site, activations, labels in self._chosen(examples, among):
             moments[site].update(activations, labels)
-        self._fits = {site: moments[site].ridge(_ALPHA) for site in self._sites}
+        # None where no example stands at these positions: there is nothing to score either.
+        self._fits = {site: of.ridge(_ALPHA) for site, of in moments.items() if of.n}
 
     def score(self, examples: Iterable[Examples], among: range) -> dict[str, Array]:
         """`error`, `shuffled`, `read` and `count`, as `position_code` describes them."""

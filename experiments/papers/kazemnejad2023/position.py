@@ -1,7 +1,7 @@
 """Is a model that answers longer examples one whose position code survives beyond its training?"""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -22,7 +22,27 @@ _RESAMPLES = 1000
 
 def position_findings(preset: Preset, runs: Runs, learned: Learned, beyond: Accuracy) -> Findings:
     """Errors of position probes in all models, and how they go with accuracy beyond."""
-    tasks = preset.tasks
+    # Of a task no test example of which stands beyond, nothing is read there.
+    reach = np.array(
+        [
+            all((runs[task, name]["refitted/count"].sum(axis=1) > 0).all() for name in ENCODINGS)
+            for task in preset.tasks
+        ]
+    )
+    tasks = tuple(task for task, reaches in zip(preset.tasks, reach, strict=True) if reaches)
+    found = _of_tasks(tasks, runs, learned[:, reach], beyond[:, reach])
+    left_out = " and ".join(task for task in preset.tasks if task not in tasks)
+    note = (
+        f"No test example of {left_out} stands where no training example can: position is not read "
+        "there."
+    )
+    setting = f"position read from {preset.n_read} examples of each length"
+    return replace(found, setting=setting, notes=(note,) if left_out else ())
+
+
+def _of_tasks(tasks: tuple[str, ...], runs: Runs, learned: Learned, beyond: Accuracy) -> Findings:
+    if not tasks:
+        return Findings({}, (), "")
     errors = {
         reading: by_unit(tasks, ENCODINGS, lambda *run, of=reading: error_shares(runs[run], of))
         for reading in READINGS
@@ -38,8 +58,7 @@ def position_findings(preset: Preset, runs: Runs, learned: Learned, beyond: Accu
             "position-remains": found["refitted"]["within tasks"],
         }
         figures += [_models(tasks, errors["extrapolated"], beyond, learned), _correlated(found)]
-    setting = f"position read from {preset.n_read} examples of each length"
-    return Findings(claims, tuple(figures), setting)
+    return Findings(claims, tuple(figures), "")
 
 
 def error_shares(cell: Mapping[str, Array], reading: str, model: str = "") -> Float[Array, " seed"]:

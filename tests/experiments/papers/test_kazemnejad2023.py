@@ -394,6 +394,33 @@ def test_tasks_beside_the_others_are_shown_and_change_no_claim(
     assert any("no other claim is of them" in note for note in said)
 
 
+def test_tasks_whose_examples_never_reach_beyond_are_not_read_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Examples of pcfg may have many tokens and seldom do."""
+    found = trained_and_read(small(), "pcfg", "none", 2, "cpu", 0)
+    assert found["refitted/count"].sum() == 0 < found["within/count"].sum()
+    assert (found["refitted/error"] == 0).all()
+
+    def made(preset: Preset, task: str, *rest: Any) -> dict[str, np.ndarray]:
+        cell = _made_up(preset, task, *rest)
+        return cell | {"refitted/count": (task != "pcfg") * cell["refitted/count"]}
+
+    monkeypatch.setattr(position, "_RESAMPLES", 100)
+    monkeypatch.setattr(lengths, "trained_and_read", made)
+    config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.002, preset="tiny")
+    cells = Cells(tmp_path, lambda title, kept: None)
+    preset = dataclasses.replace(small(), tasks=("copy-rsc", "pcfg", "reverse-mc"))
+    of_three = lengths.length_findings(config, preset, cells, "cpu")
+    of_two = lengths.length_findings(config, small(), cells, "cpu")
+    read = [next(f for f in of.figures if f.id == "position") for of in (of_three, of_two)]
+    assert [[panel.title for panel in f.panels] for f in read] == [["copy-rsc", "reverse-mc"]] * 2
+    for claim in ("position-extrapolates", "position-remains"):
+        assert of_three.claims[claim] == of_two.claims[claim]
+    assert any("No test example of pcfg stands where" in note for note in of_three.notes)
+    assert not any("No test example" in note for note in of_two.notes)
+
+
 @pytest.mark.slow
 def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
