@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, no_type_check
 
 from experiments.benchmark.methods import METHODS, of_yours
 from experiments.variants.words import Shorthand, Worded
-from nope_interp.errors import FieldError, UserError, unknown_name
+from nope_interp.errors import FieldError, unknown_name
 from nope_interp.fields import Range, Seed, check_fields, check_seeds
 
 SEEDS = 20
@@ -69,17 +69,10 @@ class BenchmarkConfig(Worded):
         """What tells methods of one's own, beside their names."""
         return of_yours(self.chosen_methods)
 
-    def check_runs_on(self, device: str) -> None:
-        """Refuse another device than the CPU, on which models this small run fastest.
-
-        Args:
-            device: a torch device.
-
-        Raises:
-            UserError: where it is another.
-        """
-        if device != "cpu":
-            raise UserError(f"benchmark runs on the CPU: leave the device {device!r} out.")
+    @property
+    def on_cpu_alone(self) -> str:
+        """Models this small run fastest there."""
+        return "benchmark"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

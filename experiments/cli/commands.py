@@ -125,8 +125,7 @@ def _refuse_early(
     check_files(config)
     if hasattr(config, "n_shareable"):
         check_shards(shards, ray, n_sequences=config.n_shareable, device=device)
-    if hasattr(config, "check_runs_on"):
-        config.check_runs_on(device)
+    config.check_runs_on(device)
     check_writable(out)
 
 

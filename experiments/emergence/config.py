@@ -72,17 +72,10 @@ class EmergenceConfig(ExperimentConfig):
         """The seeds in use."""
         return range(self.seed, self.seed + self.n_seeds)
 
-    def check_runs_on(self, device: str) -> None:
-        """Refuse another device than the CPU, on which models this small train fastest.
-
-        Args:
-            device: a torch device.
-
-        Raises:
-            UserError: where it is another.
-        """
-        if device != "cpu":
-            raise UserError(f"emergence runs on the CPU: leave the device {device!r} out.")
+    @property
+    def on_cpu_alone(self) -> str:
+        """Models this small run fastest there."""
+        return "emergence"
 
     def of_seed(self, seed: int) -> ProbingConfig:
         """One of the trainings, and how it is read.

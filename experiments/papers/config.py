@@ -98,17 +98,10 @@ class ReproduceConfig(Worded):
         """The seeds in use."""
         return range(self.seed, self.seed + (self.n_seeds or self.paper.n_seeds))
 
-    def check_runs_on(self, device: str) -> None:
-        """Refuse a device that the paper's experiment does not run on.
-
-        Args:
-            device: a torch device.
-
-        Raises:
-            UserError: where it does not run there.
-        """
-        if device != "cpu" and not self.paper.on_device:
-            raise UserError(f"{self.name} runs on the CPU: leave the device {device!r} out.")
+    @property
+    def on_cpu_alone(self) -> str | None:
+        """The paper's name, where its experiment runs on the CPU alone."""
+        return None if self.paper.on_device else self.name
 
     def scaled(self, size: str, default: int, *, multiple_of: int = 1, least: int = 1) -> int:
         """A default size times its factor.

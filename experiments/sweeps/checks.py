@@ -53,8 +53,7 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
     for cell in config.cells:
         try:
             check_files(cell.config, read)
-            if hasattr(cell.config, "check_runs_on"):
-                cell.config.check_runs_on(device)
+            cell.config.check_runs_on(device)
             if isinstance(cell.config, ExperimentConfig) and cell.config.model is None:
                 check_trained()(cell.config)
         except UserError as error:

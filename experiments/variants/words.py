@@ -58,6 +58,25 @@ class Worded:
     several: ClassVar[bool] = False
     named: ClassVar[str] = "model"
 
+    @property
+    def on_cpu_alone(self) -> str | None:
+        """What runs on no other device than the CPU, by name; None where it runs on any."""
+        return None
+
+    def check_runs_on(self, device: str) -> None:
+        """Refuse a device that the experiment does not run on.
+
+        Args:
+            device: a torch device.
+
+        Raises:
+            UserError: where it does not run there.
+        """
+        if device != "cpu" and self.on_cpu_alone is not None:
+            raise UserError(
+                f"{self.on_cpu_alone} runs on the CPU: leave the device {device!r} out."
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values, which `from_dict` reads back.
 
