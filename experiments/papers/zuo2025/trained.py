@@ -51,7 +51,7 @@ def _through_training(
     seeds = preset.seeds(config.seeds)
     found = cells.side_by_side(
         {
-            task: partial(read_through_training, preset, task, {}, n, device)
+            task: partial(read_through_training, preset, task, preset.own.get(task, {}), n, device)
             for task, n in steps.items()
         },
         seeds,
