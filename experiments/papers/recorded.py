@@ -33,7 +33,7 @@ class Recorded:
     def outcomes(self) -> list[Outcome]:
         """One for each claim of the paper, in its order; tests are those of today's registry."""
         return [
-            Outcome(claim, self.found.get(claim.id, NOT_MEASURED), self.config.factors)
+            Outcome(claim, self.found.get(claim.id, NOT_MEASURED), self.config.reduced)
             for claim in self.config.paper.claims
         ]
 

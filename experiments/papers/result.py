@@ -61,7 +61,7 @@ class Reproduction(RunOfFigures):
         rows = self.measurements[self.measurements["probe"] == CLAIM].to_dict("records")
         found = {str(row["metric"]): Measured(*(row[name] for name in _NUMBERS)) for row in rows}
         return [
-            Outcome(claim, found.get(claim.id, NOT_MEASURED), self.config.factors)
+            Outcome(claim, found.get(claim.id, NOT_MEASURED), self.config.reduced)
             for claim in self.paper.claims
         ]
 
@@ -93,8 +93,11 @@ class Reproduction(RunOfFigures):
         said = ", ".join([told, *others])
         ours = Counter(o.verdict for o in self.outcomes if o.claim.ours)
         if ours:
-            against = f", {ours['contradicted']} contradicted" if ours["contradicted"] else ""
-            said += f"; {ours['reproduced']} of our own {ours.total()} reproduced{against}"
+            told = f"{ours['reproduced']} of our own {ours.total()} reproduced"
+            words: tuple[Verdict, ...] = ("reproduced (reduced)", "contradicted")
+            said += "; " + ", ".join(
+                [told, *(f"{ours[word]} {word}" for word in words if ours[word])]
+            )
         return f"{said}."
 
     @property

@@ -6,8 +6,7 @@ bounds that stand here, before any run; the bounds are ours, and so is their wid
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
@@ -29,7 +28,14 @@ _NORMAL = NormalDist()
 _TAIL = 0.025
 _HALF_WIDTHS = 1 + _NORMAL.inv_cdf(0.8) / _NORMAL.inv_cdf(0.975)
 
-Verdict = Literal["reproduced", "uncertain", "contradicted", "not measured", "not testable here"]
+Verdict = Literal[
+    "reproduced",
+    "reproduced (reduced)",
+    "uncertain",
+    "contradicted",
+    "not measured",
+    "not testable here",
+]
 SIZES = ("width", "length", "depth", "training")
 
 
@@ -53,8 +59,7 @@ class Claim:
         over: what its interval is over.
         matters: the least difference from the bound that would matter, where `expected` and the
             bound do not say it.
-        least: factors on the default sizes below which a run cannot test it.
-        size_needed: the size of a run that could test it, in words, where no factors reach that.
+        size_needed: the size of a run that could test it, in words, where none of ours can.
     """
 
     id: str
@@ -71,7 +76,6 @@ class Claim:
     bounds_set: str = BEFORE
     over: str = "seeds"
     matters: float = math.nan
-    least: Mapping[str, float] = field(default_factory=dict)
     size_needed: str = ""
 
     @property
@@ -177,12 +181,12 @@ class Outcome:
     Attributes:
         claim: what is tested.
         found: the number.
-        factors: on the default sizes, of the run that measured it; 1 where none is named.
+        reduced: whether the run that measured it was smaller than by default, in seeds or sizes.
     """
 
     claim: Claim
     found: Measured
-    factors: Mapping[str, float] = field(default_factory=dict)
+    reduced: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -193,8 +197,9 @@ class Outcome:
 
     @property
     def by_bounds(self) -> Verdict:
-        """What the claim's bounds alone say, whatever the size of the run."""
-        return self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
+        """What the claim's bounds alone say, whatever size would be needed."""
+        found = self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
+        return "reproduced (reduced)" if found == "reproduced" and self.reduced else found
 
     @property
     def difference(self) -> float:
@@ -228,9 +233,6 @@ class Outcome:
         claim, units = self.claim, self.found.n
         if claim.size_needed:
             return claim.size_needed
-        factors = {name: f for name, f in claim.least.items() if self.factors.get(name, 1) < f}
-        if factors:
-            return " ".join(f"--{name} {factor:g}" for name, factor in factors.items())
         if self.by_bounds != "uncertain" or self.sees_enough is not False:
             return ""
         if math.isinf(self.visible):

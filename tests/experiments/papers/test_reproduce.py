@@ -265,24 +265,26 @@ def test_an_interval_that_is_open_lies_within_a_bound_that_is() -> None:
         assert math.isnan(exactly(values).value)
 
 
-def test_a_claim_of_larger_models_is_tested_from_that_size_on() -> None:
-    claim = Claim("x", "x", "x", "x", "x", high=1, least={"training": 64.0, "depth": 2.0})
+def test_a_claim_of_larger_models_is_not_tested() -> None:
+    worded = Claim("x", "x", "x", "x", "x", high=1, size_needed="recordings")
     found = Measured(3.0, 2.0, 4.0, 5)
-    small = Outcome(claim, found, {"training": 1.0, "depth": 2.0})
-    assert (small.verdict, small.size_needed) == ("not testable here", "--training 64")
-    assert Outcome(claim, found, {"training": 64.0, "depth": 3.0}).verdict == "contradicted"
-    worded = dataclasses.replace(claim, least={}, size_needed="recordings")
     assert Outcome(worded, found).verdict == "not testable here"
     given = dataclasses.replace(worded, needs="--model")
     assert Outcome(given, NOT_MEASURED).verdict == "not measured"
 
 
-def test_sizes_needed_are_sizes_that_a_run_can_have() -> None:
+def test_a_smaller_run_has_a_word_of_its_own_in_place_of_reproduced() -> None:
+    claim = Claim("x", "x", "x", "x", "x", high=1)
+    within, across, beyond = (Measured(x, x - 0.5, x + 0.5, 5) for x in (0.0, 1.0, 2.0))
+    words = [Outcome(claim, found, reduced=True).verdict for found in (within, across, beyond)]
+    assert words == ["reproduced (reduced)", "uncertain", "contradicted"]
+    assert Outcome(claim, within).verdict == "reproduced"
+
+
+def test_every_claim_says_when_its_bounds_were_set() -> None:
     for found in PAPERS.values():
         for claim in found.claims:
-            assert set(claim.least) <= set(found.sizes), claim.id
             assert claim.bounds_set in (BEFORE, PILOTS, SETTING_LATER, AFTER), claim.id
-            ReproduceConfig(found.name, **claim.least)
 
 
 def test_the_test_is_said_in_words() -> None:
@@ -506,9 +508,9 @@ def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> N
     trained = {f"counter-{part}" for part in parts}
     assert not set(status[sorted(trained)]) & {"not measured", NOT_RUN}
     assert status.drop(sorted(trained)).to_dict() == {
-        "theorem-1-inverse": "reproduced",
-        "theorem-1": "reproduced",
-        "theorem-2": "reproduced",
+        "theorem-1-inverse": "reproduced (reduced)",  # the run is
+        "theorem-1": "reproduced (reduced)",
+        "theorem-2": "reproduced (reduced)",
         "counter-given": "not measured",
         "counter-given-head": "not measured",
         "counter-given-inverted": "not measured",
@@ -531,11 +533,11 @@ def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> N
         "scratchpad-format",
     }
     counts = found["status"][ours].value_counts()
-    against = counts.get("contradicted", 0)
-    said = f", {against} contradicted" if against else ""
+    words = ("reproduced (reduced)", "contradicted")
+    said = "".join(f", {counts[word]} {word}" for word in words if word in counts)
     assert finished.headline == (
-        "3 of the paper's 11 claims reproduced, 8 not measured; "
-        f"{counts['reproduced']} of our own 10 reproduced{said}."
+        "0 of the paper's 11 claims reproduced, 3 reproduced (reduced), 8 not measured; "
+        f"0 of our own 10 reproduced{said}."
     )
     needs = "Not measured, needs --preset tiny, tiny-all, small or paper: length-generalisation"
     assert any(sentence.startswith(needs) for sentence in finished.sentences)
@@ -701,7 +703,7 @@ def test_what_holds_at_any_size_is_reproduced_at_tiny_ones(runs: Path) -> None:
     }
     for name, ids in expected.items():
         status = tiny_run(name, runs).claims.set_index("claim")["status"]
-        assert set(status[list(ids)]) == {"reproduced"}, name
+        assert set(status[list(ids)]) == {"reproduced (reduced)"}, name
 
 
 @pytest.mark.slow
@@ -849,17 +851,17 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     sizes = ("kazemnejad2023", "--seeds", "2", "--length", "0.25")
     run = nope_interp("reproduce", *sizes, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    assert re.search(r"^ ?theorem-2 +reproduced ", run.stdout, re.M)
+    assert re.search(r"^ ?theorem-2 +reproduced \(reduced\) ", run.stdout, re.M)
     assert "report.html" in run.stdout
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
     # The kept run measured more.
-    assert re.search(r"^ kazemnejad2023 .* 5 of 11 .* min \(kept\) \+1 *$", listed.stdout, re.M)
+    assert re.search(r"^ kazemnejad2023 .* 5 of 11\* .* min \(kept\) \+1 *$", listed.stdout, re.M)
     monkeypatch.setattr(list_module, "recorded", lambda name: None)
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
-    own = r"^ kazemnejad2023 .* 3 of 11 .*\d of 10.* (<1|\d+) min *$"
+    own = r"^ kazemnejad2023 .* 3 of 11\* .*\d of 10\*.* (<1|\d+) min *$"
     assert re.search(own, listed.stdout, re.M)
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
-    assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 / 1e-06 *$", claims.stdout, re.M)
+    assert re.search(r"^ ?theorem-2 +reproduced\* .* exact +0 / 1e-06 *$", claims.stdout, re.M)
     assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 13
     monkeypatch.setattr(list_module, "recorded", recorded)
     assert f"\nSizes by default: {paper('kazemnejad2023').default}.\n" in claims.stdout
@@ -874,7 +876,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     narrow = nope_interp("reproduce", "chi2023", "--list", cwd=tmp_path).stdout.splitlines()
     for claim in paper("chi2023").claims:
         row = next(line for line in narrow if line.split()[:1] == [claim.id])
-        assert re.search(r" (reproduced|contradicted|not testable here|not measured) ", row), row
+        assert re.search(r" (reproduced\*?|contradicted|not testable here|not measured) ", row), row
         assert "…" not in row
     assert re.search(
         r"^Run of \d+ claims: --seeds 2 --length 0.25, (<1|\d+) min, runs/", claims.stdout, re.M
