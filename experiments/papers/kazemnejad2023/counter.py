@@ -18,7 +18,7 @@ from experiments.papers.kazemnejad2023.first_tokens import (
     predicted,
     predicted_inverse,
 )
-from experiments.papers.on_text import given_variant
+from experiments.papers.on_text import given_variant, sentences, told_of
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.results.measured import Measured
@@ -51,14 +51,19 @@ def counter_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
     shipped = replace(config, model=str(EMBEDDED_MODEL), positions="auto", text=None)
     given = None
     if config.model is not None:  # first, so that a model that cannot be read is refused at once
-        given = cells.arrays("counter of the given model", lambda: _of(config, device))
+        given = cells.arrays("the given model's counter", lambda: _of(config, device))
     small = cells.arrays("counter", lambda: _of(shipped, device))
     found = {"the small model": small}
     claims = {f"counter-{name}": measured for name, measured in _claims(small).items()}
+    of_given: list[str] = []
     if given is not None:
-        found[Path(str(config.model)).name] = given
+        name = Path(str(config.model)).name
+        found[name] = given
+        of_given += sentences(given["told"])
         if given["none"].all():
             claims |= _claims_of_given(given)
+        else:
+            of_given.append(f"No claim is tested on {name}: it has positions.")
     return Findings(
         claims,
         (_drawn(found), _by_head(found), _inverted(found)),
@@ -66,6 +71,7 @@ def counter_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
         notes=(
             "Changed are the first tokens, which all sequences share, and as many after them. This "
             "is done in 64 held-out sequences, of a task in 64 of each length.",
+            *of_given,
             *(sentence for name, of in found.items() for sentence in _told(name, of)),
         ),
     )
@@ -90,6 +96,7 @@ def _of(config: ReproduceConfig, device: str) -> dict[str, Array]:
     untrained = counted(random_init(variant, config.seed).model, fit, read, config.seed)
     return {
         "none": none,
+        "told": told_of(variant),
         **counted(model, fit, read, config.seed),
         **{f"{_UNTRAINED}{name}": array for name, array in untrained.items()},
     }

@@ -207,6 +207,13 @@ def test_a_given_model_is_read_on_its_own_task(
     panel = found.figures[0].panels[-1]
     assert panel.series[0].x[-1] == make_task("copy-cmc", lengths=(2, 8)).n_tokens(8)
     assert np.isfinite([claim.ci_low for claim in found.claims.values()]).all()
+    assert not any(note.startswith("No claim is tested") for note in found.notes)
+    learned = TransformerConfig(1, 16, 2, d_vocab=110, n_ctx=32, positions="learned")
+    save_model(HookedTransformer(learned), path, task="copy-cmc", lengths=(2, 8))
+    other = counter_findings(asked, Cells(tmp_path / "learned", lambda title, kept: None), "cpu")
+    assert not {f"counter-{name}" for name in ("given", "given-head")} & set(other.claims)
+    assert "No claim is tested on model.safetensors: it has positions." in other.notes
+    assert "Learned positions added to the embedding and read in layer 0." in other.notes
     short = TransformerConfig(n_layers=1, d_model=16, n_heads=2, d_vocab=110, n_ctx=10)
     save_model(HookedTransformer(short), path, task="copy-cmc", lengths=(2, 3))
     with pytest.raises(UserError, match="too short sequences to count in"):
