@@ -16,6 +16,7 @@ from experiments.results.markdown import markdown_table
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
 from experiments.runs.of_figures import RunOfFigures
+from experiments.variants.checks import check_files
 from experiments.variants.config import resolved
 from experiments.variants.words import asked
 from nope_interp.errors import UserError
@@ -152,6 +153,8 @@ def heads_atlas(
     # "none" is the model that ships with the package, as it is where it stands alone.
     given = [None if model == "none" else model for model in models]
     configs = [asked(HeadsConfig, like, {"model": model}) for model in given]
+    for one in configs:
+        check_files(one)
     if like.ablate is not None:
         configs = [without_what_is_not_there(one, Path(out), device) for one in configs]
         if all(one.ablate is None for one in configs):

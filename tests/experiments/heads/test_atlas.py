@@ -176,6 +176,9 @@ def test_what_one_model_lacks_is_told_before_any_is_read(tmp_path: Path) -> None
         heads_atlas([models[0], "none"], asked, init="xavier_normal", **out)
     with pytest.raises(UserError, match=r"/rotary\.safetensors cannot .* \(.* no layer 3\): leave"):
         heads_atlas(models, asked, ablate_layers=(3,), **out)
+    intact = HeadsConfig(seq_len=24, n_sequences=16, quick=True)
+    with pytest.raises(UserError, match=r"there is no GGUF file '/missing\.gguf': check the path"):
+        heads_atlas([models[0], "/missing.gguf"], intact, **out)
     assert not (tmp_path / "runs").exists()
 
 
