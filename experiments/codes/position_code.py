@@ -161,7 +161,8 @@ def fit_code(
         The code, for `set_position`.
 
     Raises:
-        UserError: for an unknown name, site or layer, and for too few sequences or positions.
+        UserError: for an unknown name, site or layer, for similarity elsewhere than at "attn_in",
+            and for too few sequences or positions.
     """
     code = unfitted_code(tokens, name, Site(layer, site))
     feed_code(model, tokens, code, batch_size=batch_size)
@@ -180,10 +181,16 @@ def unfitted_code(tokens: Sequences, name: str, site: Site) -> PositionCode:
         The code.
 
     Raises:
-        UserError: for an unknown name, and for too few sequences or positions.
+        UserError: for an unknown name, for similarity elsewhere than at "attn_in", and for too few
+            sequences or positions.
     """
     if name not in NAMES:
         raise unknown_name("position code", name, NAMES)
+    if name == SIMILARITY and site.hook != ATTENTION_INPUT:
+        raise UserError(
+            f"similarity is moved in the scores alone, not at {site.name}: fit it at site "
+            f"{ATTENTION_INPUT!r}."
+        )
     if tokens.ndim != 2:
         raise UserError(f"tokens have {tokens.ndim} axes: give [sequence, position].")
     differs = (tokens != tokens[:1]).any(dim=0)
@@ -268,6 +275,11 @@ def set_position(
     if code.site.hook == ATTENTION_INPUT:
         if routes is None:
             routes = SCORES if code.name == SIMILARITY else ROUTES
+        if code.name == SIMILARITY and not set(routes) <= set(SCORES):
+            raise UserError(
+                f"similarity is moved in the scores alone, not by routes {list(routes)}: choose "
+                f"among {', '.join(SCORES)}."
+            )
         changes = {code.site.layer: change}
         with read_changed(model, changes, routes, positions, heads) as running:
             yield running

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -189,8 +190,11 @@ def test_what_cannot_be_moved_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     assert "fit the code at site 'attn_in'" in refused(heads=[0])
     assert "did you mean 'keys'" in refused(site="attn_in", routes=["key"])
     assert "there is no head 3: choose from heads 0 to 2" in refused(site="attn_in", heads=[3])
-    assert "give each position a source of its own" in refused("similarity", moves={9: 5})
-    assert "leave dose out" in refused("similarity", dose=0.5)
+    similarity = partial(refused, "similarity", "attn_in")
+    assert "give each position a source of its own" in similarity(moves={9: 5})
+    assert "leave dose out" in similarity(dose=0.5)
+    said = "not by routes ['keys', 'values']: choose among queries, keys."
+    assert said in similarity(routes=["keys", "values"])
 
 
 def test_a_site_that_carries_nothing_says_so() -> None:
@@ -208,6 +212,8 @@ def test_bad_fits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     built = own_model(positions="learned")
     with pytest.raises(UserError, match="did you mean 'mean residual'"):
         ni.fit_code(built, TOKENS, "mean residuals")
+    with pytest.raises(UserError, match="in the scores alone.*fit it at site 'attn_in'"):
+        ni.fit_code(built, TOKENS, "similarity")
     with pytest.raises(UserError, match="differ at 0 positions: give at least two"):
         ni.fit_code(built, TOKENS[:1])
     with pytest.raises(UserError, match=r"tokens have 1 axes: give \[sequence, position\]"):
