@@ -212,7 +212,7 @@ def test_bad_fits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     built = own_model(positions="learned")
     with pytest.raises(UserError, match="did you mean 'mean residual'"):
         ni.fit_code(built, TOKENS, "mean residuals")
-    with pytest.raises(UserError, match="in the scores alone.*fit it at site 'attn_in'"):
+    with pytest.raises(UserError, match=r"in the scores alone.*fit it at site 'attn_in'"):
         ni.fit_code(built, TOKENS, "similarity")
     with pytest.raises(UserError, match="differ at 0 positions: give at least two"):
         ni.fit_code(built, TOKENS[:1])
