@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.data import ReportData
-from experiments.results.answer import Answer, answer_of, judged_by_removal
+from experiments.results.answer import Answer, Judged, answer_of, judged_by_removal
 from experiments.results.interchange import doses, followed
 from experiments.results.measurements import FIRST_POSITION
 from experiments.results.mechanism import linear_probe_sentence
@@ -38,14 +38,20 @@ class Comparison(FinishedRun):
     @cached_property
     def uses(self) -> list[UseVerdict]:
         """Which position codes the model uses, by the rules in `experiments.results.usage`."""
-        return use_verdicts(self.measurements)
+        lacking = {judged.variant for judged in self._moved if judged.lacks_order}
+        found = use_verdicts(self.measurements)
+        return [use.without_order if use.variant in lacking else use for use in found]
+
+    @cached_property
+    def _moved(self) -> list[Judged]:
+        """What moved positions say."""
+        return [*judged_on_text(self.measurements), *judged_on_task(self.measurements)]
 
     @property
     def answer(self) -> Answer:
         """Each code at a glance: how well it is read before and after training, whether it is
         used. Where positions were moved, that decides; else the removal of codes."""
-        moved = [*judged_on_text(self.measurements), *judged_on_task(self.measurements)]
-        judged = [*moved, *map(judged_by_removal, self.uses)]
+        judged = [*self._moved, *map(judged_by_removal, self.uses)]
         return answer_of(self.verdicts, next(iter(judged), None))
 
     @cached_property

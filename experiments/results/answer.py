@@ -120,6 +120,11 @@ class Judged:
     controls: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
 
+    @property
+    def lacks_order(self) -> bool:
+        """Whether the model has not learned order, so that no code is judged."""
+        return Word.NO_ORDER in self.words.values()
+
 
 @dataclass(frozen=True)
 class Reading:

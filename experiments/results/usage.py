@@ -25,6 +25,8 @@ that through the stream. Every code is `undecided` where the total effect is not
 since there is nothing to share out. So it is where the intact loss is not surely below chance: then
 the model uses nothing.
 
+Of a model that has not learned order, where that was asked, no code is called anything else.
+
 The words speak of what the interventions change. Similarity is made by pooling earlier tokens, and
 its removal undoes the pooling: a model that uses what was pooled, in whatever order, counts as a
 user of similarity, too.
@@ -71,7 +73,7 @@ class Use:
     Attributes:
         code: one of `probes.code_names.CODES`.
         layer, site: where it was taken away; layer -1 stands for the whole stream.
-        word: `USED`, `NOT_USED` or `UNDECIDED`.
+        word: `USED`, `NOT_USED` or `UNDECIDED`; `NO_ORDER` of a model that has not learned order.
         increase: the loss increase without it, in nats per token: value, low, high.
         size_matched: the same of the size-matched control.
         rescaled: the same of random rescaling.
@@ -123,6 +125,11 @@ class UseVerdict:
         return tuple(use for use in self.uses if use.layer == EVERYWHERE)
 
     @property
+    def without_order(self) -> "UseVerdict":
+        """The same of a model that has not learned order, of whose codes nothing is said."""
+        return replace(self, uses=tuple(replace(use, word=Word.NO_ORDER) for use in self.uses))
+
+    @property
     def sentence(self) -> str:
         """The words for the whole stream, with their numbers."""
         value, low, high = self.total_effect
@@ -132,6 +139,8 @@ class UseVerdict:
             f"{self.chance:.3g}). Removing all four position codes adds {value:.3g} nats per token "
             f"[{low:.3g}, {high:.3g}] to this loss: the total effect."
         )
+        if self.of_stream[0].word is Word.NO_ORDER:
+            return f"{start} The model has not learned order: no code is called used."
         if self.intact[2] >= self.chance:
             return f"{start} The intact loss is not surely below chance: no code is called used."
         if self.of_stream[0].necessity is None:
