@@ -84,4 +84,4 @@ def _erased(fit: Fit, code: str) -> Leace:
 
 
 def _random(fit: Fit, code: str, seed: int) -> ScaledDirections:
-    return random_subspace(_erased(fit, code), seed)
+    return random_subspace(_erased(fit, code), fit.codes, seed)

@@ -119,4 +119,4 @@ def _channel(fit: Fit) -> directions.ScaledDirections:
 def _random_subspace(
     fit: Fit, project: Callable[[Fit], directions.Leace | directions.ScaledDirections], seed: int
 ) -> directions.ScaledDirections:
-    return random_subspace(project(fit), seed)
+    return random_subspace(project(fit), fit.codes, seed)

@@ -33,6 +33,7 @@ from probes.codes.statistics import CodeStatistics, Intervention
 from probes.streaming import StreamingProbe
 
 _SITES = ("resid_mid", STREAM)
+_SITE_SEEDS = 1_000
 
 Change = TypeVar("Change", Move, Moved)
 Made = TypeVar("Made", bound=Intervention)
@@ -130,14 +131,18 @@ def size_matched_in_depth(
     little left to move above.
     """
 
-    def control(removed: FittedOnTheWay) -> Maker:
+    def control(site: int, removed: FittedOnTheWay) -> Maker:
         made, sizes = removed.made, removed.sizes
         assert isinstance(made, CodeFilter)
         assert sizes is not None
-        return lambda fit: size_matched(made, sizes, fit.codes, task.seed)
+        seed = task.seed * _SITE_SEEDS + site  # directions of its own at every site
+        return lambda fit: size_matched(made, sizes, fit.codes, seed)
 
     numbers = task.numbers()
-    made = {name: FittedOnTheWay(control(removed), numbers) for name, removed in removal.items()}
+    made = {
+        name: FittedOnTheWay(control(site, removed), numbers)
+        for site, (name, removed) in enumerate(removal.items())
+    }
     return made_in_depth(task, made)
 
 

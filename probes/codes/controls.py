@@ -8,9 +8,10 @@ import torch
 from einops import einsum, rearrange
 from torch import Generator, Tensor
 
-from probes.codes.directions import Leace, MovedVectors, ScaledDirections
+from probes.codes.directions import Leace, ScaledDirections
 from probes.codes.draws import Draws
 from probes.codes.filter import CodeFilter, require_fitted_shape, with_deviation_scaled
+from probes.codes.interchange import Move, Moved, SizeMatched, variation_at
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.controls import shuffled_positions
 from probes.shapes import Activations, PerPosition, PerSequence, PositionalVectors
@@ -102,28 +103,28 @@ class OtherContent:
         return sign.to(self._others) * self._others[which]
 
 
-def moved_elsewhere(vectors: PositionalVectors, seed: int = 0) -> MovedVectors:
-    """Activations with fixed vectors subtracted, one for each position, that are no code of theirs.
+def moved_elsewhere(
+    vectors: PositionalVectors, statistics: CodeStatistics, seed: int = 0
+) -> SizeMatched:
+    """Activations moved as far as by the vectors that an intervention subtracts at each position,
+    in directions that aim at no code: `Move.size_matched` of that subtraction.
 
-    They are those that an intervention subtracts, all turned by one random rotation (Haar): at
-    every position as long, and to one another as they were, but along directions that aim at
-    nothing. Deviations stay as they are, and activations vary by the variance of the vectors more.
+    Deviations stay as they are, and activations vary by the variance of the vectors more.
 
     Args:
         vectors: [pos d_model], what the intervention subtracts.
-        seed: of the rotation.
+        statistics: those of the site, as whose deviations the directions are drawn.
+        seed: of the directions, which are drawn for each sequence.
     """
+    means, still = statistics.positional_vectors(), torch.zeros(len(vectors)).to(vectors)
+    base = Moved(means, torch.ones_like(still), torch.zeros_like(means))
     generator = torch.Generator().manual_seed(seed)
-    d_model = vectors.shape[1]
-    q, r = torch.linalg.qr(torch.randn((d_model, d_model), generator=generator))
-    # The signs that QR fixes make it no rotation at random (Mezzadri 2007, math-ph/0609050).
-    rotation = q * r.diagonal().sign()
-    return MovedVectors(-vectors @ rotation.to(vectors))
+    return Move(base, -vectors, still, still).size_matched(variation_at(statistics), generator)
 
 
 def size_matched(
     removal: CodeFilter, sizes: PerPosition, statistics: CodeStatistics, seed: int = 0
-) -> MovedVectors | OtherContent:
+) -> SizeMatched | OtherContent:
     """Activations moved as far as by taking a code away, with none of the four taken away.
 
     Codes in the mean are taken away by subtracting vectors: the control is `moved_elsewhere`. The
@@ -139,26 +140,31 @@ def size_matched(
         The control, to be called with activations of the site.
     """
     if removal.removed.any():
-        return moved_elsewhere(removal.removed, seed)
+        return moved_elsewhere(removal.removed, statistics, seed)
     return OtherContent(sizes, statistics)
 
 
-def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> ScaledDirections:
+def random_subspace(
+    projection: ScaledDirections | Leace, statistics: CodeStatistics, seed: int = 0
+) -> ScaledDirections:
     """As many random orthonormal directions scaled alike, or projected out, about the same centre.
 
-    The subspace is uniform (Haar): the same rank, and unless activations vary alike in all
-    directions not the same size. `OtherContent` matches the size.
+    The subspace is spanned by Gaussian draws with the covariance of the activations' own variation:
+    where they vary much, it lies more often. It has the same rank, and not the same size, which
+    `OtherContent` matches.
 
     Args:
         projection: the intervention that is matched.
+        statistics: those of the site.
         seed: of the directions.
 
     Returns:
         The control, of the same rank, centre and factor; LEACE is matched by a factor of 0.
     """
+    variation = variation_at(statistics)
     generator = torch.Generator().manual_seed(seed)
-    shape = (projection.rank, len(projection.centre))
-    basis = torch.linalg.qr(torch.randn(shape, generator=generator).mT).Q.mT
+    weights = torch.randn((projection.rank, len(variation)), generator=generator)
+    basis = torch.linalg.qr((weights.to(variation) @ variation).mT).Q.mT
     factor = projection.factor if isinstance(projection, ScaledDirections) else 0.0
     return ScaledDirections(basis.to(projection.centre), projection.centre, factor)
 

@@ -295,7 +295,7 @@ def test_a_control_through_the_stream_moves_activations_as_far_at_every_site(
         made = fitted_in_depth(brittle, condition, stream_sites(brittle))
         below: dict[str, Intervention] = {}
         controls: dict[str, Intervention] = {}
-        for name, removal in made.items():
+        for site, (name, removal) in enumerate(made.items()):
             of_removal, own = CodeStatistics(), CodeStatistics()
             of_removal.update(coming_to(brittle, name, fit, below), brittle.numbers())
             came = coming_to(brittle, name, fit, deepcopy(controls))
@@ -303,7 +303,8 @@ def test_a_control_through_the_stream_moves_activations_as_far_at_every_site(
             sizes = sizes_by_hand(removal, of_removal)
             assert isinstance(removal.made, CodeFilter)
             below[name] = removal
-            controls[name] = size_matched(removal.made, sizes, own, brittle.seed)
+            # Directions of its own at every site.
+            controls[name] = size_matched(removal.made, sizes, own, brittle.seed * 1000 + site)
             controls[name](came)  # the examples that content is taken from go on
         begun, moved = deepcopy(controls), []
         with intervene(model, controls, brittle.positions):

@@ -144,8 +144,8 @@ def test_routes_that_read_places_are_followed_and_no_others(
     assert set(first.itertuples(index=False, name=None)) == set(followed)
     assert found["net"].is_monotonic_decreasing
     np.testing.assert_allclose(found["net"], found["towards"] - found["size_matched"], atol=1e-9)
-    # What tokens tell is read by values, and so the control by chance.
-    assert (found["size_matched"] > 0).any()
+    # What tokens tell is read by values, and so the control, which may go the other way.
+    assert found["size_matched"].abs().max() > 1e-3
 
     of = rows.set_index(["layer", "head", "positions", "metric", "control"]).sort_index()
     for row in found.to_dict("records"):

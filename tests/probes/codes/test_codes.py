@@ -22,7 +22,6 @@ from probes.codes.controls import (
     sizes_of,
 )
 from probes.codes.directions import (
-    MovedVectors,
     ScaledDirections,
     leace,
     leace_of_code,
@@ -33,6 +32,7 @@ from probes.codes.directions import (
     swap_vectors,
 )
 from probes.codes.filter import CodeFilter
+from probes.codes.interchange import SizeMatched
 from probes.codes.statistics import CodeStatistics
 from probes.codes.trends import functions_of
 from probes.errors import ProbeError
@@ -637,14 +637,16 @@ def test_other_content_leans_to_the_next_example_and_then_away_from_it(statistic
         torch.testing.assert_close(found.double() - x[turn % 8], moved, rtol=0, atol=1e-5)
 
 
-def test_what_is_moved_elsewhere_is_as_long_and_takes_no_code(statistics, fresh):
+def test_what_is_moved_elsewhere_goes_as_far_and_takes_no_code(statistics, fresh):
     x = fresh[1]
     removed = statistics.mean_codes()[SMOOTH].float()
-    control = moved_elsewhere(removed, seed=1)
-    torch.testing.assert_close(control.added @ control.added.mT, removed @ removed.mT)
-    changed = control(x)
-    torch.testing.assert_close((changed - x).norm(dim=-1), removed.norm(dim=-1).expand(len(x), -1))
-    # The code is where it was, but for what a random direction has of another.
+    changed = moved_elsewhere(removed, statistics, seed=1)(x)
+    torch.testing.assert_close(
+        (changed - x).norm(dim=-1), removed.norm(dim=-1).expand(len(x), -1), rtol=1e-4, atol=1e-5
+    )
+    again = moved_elsewhere(removed, statistics, seed=1)(x)
+    assert torch.equal(changed, again)
+    # The code is where it was, but for what random directions have of it.
     along = torch.nn.functional.normalize(removed, dim=-1)
     before, after = ((rows * along).sum(-1).mean(0) for rows in (x, changed))
     taken = statistics.kept(set(CODES) - {SMOOTH})(x)
@@ -652,14 +654,26 @@ def test_what_is_moved_elsewhere_is_as_long_and_takes_no_code(statistics, fresh)
     assert (after - before).abs().mean() < 0.3 * (gone - before).abs().mean()
 
 
-def test_elsewhere_is_anywhere():
-    """Over seeds a vector has no mean direction left, and as much of it along every axis."""
-    vector = torch.zeros(1, 8)
-    vector[0, 0] = 1
-    turned = torch.cat([moved_elsewhere(vector, seed).added for seed in range(4000)])
-    # Four standard errors of means of 4000 numbers of variance 1/8, and of their squares.
-    assert turned.mean(dim=0).abs().max() < 4 * (1 / 8 / 4000) ** 0.5
-    assert (turned.square().mean(dim=0) - 1 / 8).abs().max() < 4 * (2 / 64 / 4000) ** 0.5
+def varying_along(spreads: torch.Tensor, n: int = 400) -> torch.Tensor:
+    """Sequences of four positions that know none, each component with a spread of its own."""
+    generator = torch.Generator().manual_seed(3)
+    return spreads * torch.randn(n, 4, len(spreads), generator=generator)
+
+
+def test_elsewhere_is_where_activations_vary():
+    """Each sequence goes a way of its own, along a component as often as activations vary so."""
+    spreads = torch.tensor([2.0, 1, 0, 0])
+    x = varying_along(spreads)
+    vectors = torch.eye(4)[2].expand(4, 4)
+    moved = moved_elsewhere(vectors, fitted(x, torch.arange(4)))(x) - x
+    assert moved[..., 2:].abs().max() < 1e-5
+    torch.testing.assert_close(moved.norm(dim=-1), torch.ones(400, 4), rtol=1e-4, atol=1e-4)
+    # One vector at all positions, and so one direction; of 400 about none is preferred.
+    torch.testing.assert_close(moved[:, 0], moved[:, 3], rtol=1e-4, atol=1e-5)
+    assert moved[:, 0].mean(dim=0).abs().max() < 4 / 400**0.5
+    # Of a Gaussian with spreads a and b, a / (a + b) of the unit direction's square is along a.
+    along = moved[:, 0].square().mean(dim=0)
+    assert along[0] == pytest.approx(2 / 3, abs=4 * (0.25 / 400) ** 0.5)
 
 
 def test_each_removal_is_held_against_its_own_displacement(statistics):
@@ -668,7 +682,7 @@ def test_each_removal_is_held_against_its_own_displacement(statistics):
         removal = statistics.kept(set(CODES) - {code})
         control = size_matched(removal, sizes, statistics)
         in_the_mean = code in HALVES
-        assert isinstance(control, MovedVectors if in_the_mean else OtherContent)
+        assert isinstance(control, SizeMatched if in_the_mean else OtherContent)
 
 
 def test_noise_without_a_code_spans_no_subspace():
@@ -706,31 +720,44 @@ def test_rests_that_are_mixed_alike_keep_their_correlation_between_positions():
 
 def test_a_random_subspace_has_the_same_rank_and_other_directions(statistics, fresh):
     projection = project_out(statistics, 5)
-    control = random_subspace(projection, seed=1)
+    control = random_subspace(projection, statistics, seed=1)
     gram = control.directions @ control.directions.T
     torch.testing.assert_close(gram, torch.eye(5), rtol=0, atol=1e-5)
     moved = control(fresh[1]) - fresh[1]
     assert torch.linalg.matrix_rank(moved.flatten(0, 1), rtol=1e-4) == 5
-    # The expected overlap of two random subspaces is k^2 / d.
+    # Deviations vary alike in all directions: two random subspaces overlap by k^2 / d.
     overlaps = [
-        float((random_subspace(projection, seed).directions @ projection.directions.T).norm() ** 2)
+        float(
+            (random_subspace(projection, statistics, seed).directions @ projection.directions.T)
+            .norm()
+            .square()
+        )
         for seed in range(200)
     ]
     assert np.mean(overlaps) == pytest.approx(25 / D, rel=0.2)
-    assert torch.equal(random_subspace(projection, 1).directions, control.directions)
+    again = random_subspace(projection, statistics, 1)
+    assert torch.equal(again.directions, control.directions)
+
+
+def test_a_random_subspace_lies_where_activations_vary(statistics):
+    projection = project_out(statistics, 2)
+    spreads = torch.zeros(D)
+    spreads[:5] = 1
+    control = random_subspace(projection, fitted(varying_along(spreads), torch.arange(4)))
+    assert control.directions[:, 5:].abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.0])
 def test_a_random_subspace_is_scaled_as_much(statistics, fresh, factor):
     channel, x = scale_channel(statistics, factor), fresh[1]
-    control = random_subspace(channel, seed=1)
+    control = random_subspace(channel, statistics, seed=1)
     assert control.factor == factor
     along, before = ((rows - channel.centre) @ control.directions.mT for rows in (control(x), x))
     torch.testing.assert_close(along, factor * before, rtol=0, atol=1e-5)
 
 
-def test_a_random_subspace_beside_leace_is_projected_out(linear):
-    control = random_subspace(leace(linear))
+def test_a_random_subspace_beside_leace_is_projected_out(statistics, linear):
+    control = random_subspace(leace(linear), statistics)
     assert (control.rank, control.factor) == (2, 0)
 
 

@@ -82,7 +82,7 @@ CONTROLS: dict[str, Callable[[CodeStatistics, LinearProbe], Intervention]] = {
     "other content, drawn": lambda of, _: OtherContent(
         sizes_of(of.kept([]), of), of, torch.Generator().manual_seed(0)
     ),
-    "elsewhere": lambda of, _: moved_elsewhere(of.positional_vectors().float()),
+    "elsewhere": lambda of, _: moved_elsewhere(of.positional_vectors().float(), of),
     "projection": lambda of, _: project_out(of, 2),
     "channel": lambda of, _: scale_channel(of, 0.5),
     "swap": lambda of, _: swap_vectors(of, 2),
