@@ -71,7 +71,7 @@ class BenchmarkConfig(Worded):
 
     @property
     def on_cpu_alone(self) -> str:
-        """Models this small run fastest there."""
+        """Its name: models this small run fastest on the CPU."""
         return "benchmark"
 
     def to_dict(self) -> dict[str, Any]:

@@ -169,6 +169,25 @@ def fit_code(
     return code
 
 
+def check_code(name: str, site: Site) -> None:
+    """Refuse a code that there is not, or that is not moved at a site.
+
+    Args:
+        name: as `fit_code` takes it.
+        site: where.
+
+    Raises:
+        UserError: for an unknown name, and for similarity elsewhere than at "attn_in".
+    """
+    if name not in NAMES:
+        raise unknown_name("position code", name, NAMES)
+    if name == SIMILARITY and site.hook != ATTENTION_INPUT:
+        raise UserError(
+            f"similarity is moved in the scores alone, not at {site.name}: fit it at site "
+            f"{ATTENTION_INPUT!r}."
+        )
+
+
 def unfitted_code(tokens: Sequences, name: str, site: Site) -> PositionCode:
     """A position code that has seen nothing yet; `feed_code` fits it, all at once or by and by.
 
@@ -181,16 +200,9 @@ def unfitted_code(tokens: Sequences, name: str, site: Site) -> PositionCode:
         The code.
 
     Raises:
-        UserError: for an unknown name, for similarity elsewhere than at "attn_in", and for too few
-            sequences or positions.
+        UserError: as `check_code`, and for too few sequences or positions.
     """
-    if name not in NAMES:
-        raise unknown_name("position code", name, NAMES)
-    if name == SIMILARITY and site.hook != ATTENTION_INPUT:
-        raise UserError(
-            f"similarity is moved in the scores alone, not at {site.name}: fit it at site "
-            f"{ATTENTION_INPUT!r}."
-        )
+    check_code(name, site)
     if tokens.ndim != 2:
         raise UserError(f"tokens have {tokens.ndim} axes: give [sequence, position].")
     differs = (tokens != tokens[:1]).any(dim=0)
@@ -255,7 +267,8 @@ def set_position(
 
     Raises:
         UserError: for positions that the code was not fitted at, for a site that carries nothing of
-            it, for routes or heads at another site than "attn_in", and, when the model runs, for
+            it, for routes or heads at another site than "attn_in", for values that are to read
+            similarity, and, when the model runs, for
             sequences without these positions.
 
     Example:

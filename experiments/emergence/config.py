@@ -74,7 +74,7 @@ class EmergenceConfig(ExperimentConfig):
 
     @property
     def on_cpu_alone(self) -> str:
-        """Models this small run fastest there."""
+        """Its name: models this small train fastest on the CPU."""
         return "emergence"
 
     def of_seed(self, seed: int) -> ProbingConfig:

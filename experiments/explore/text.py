@@ -12,10 +12,16 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.codes.position_code import NAMES, PositionCode, feed_code, unfitted_code
+from experiments.codes.position_code import (
+    NAMES,
+    PositionCode,
+    check_code,
+    feed_code,
+    unfitted_code,
+)
 from experiments.explore.playground import Playground
 from experiments.probing.measure import Site, feed
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import UserError
 from nope_interp.tasks.sources import Split, TextSource
 from probes.errors import ProbeWarning
 from probes.regression import LinearProbe
@@ -78,8 +84,7 @@ def code_at(playground: Playground, name: str, site: Site, n_tokens: int) -> Pos
     Raises:
         UserError: as `fit_code`, and for too short a text.
     """
-    if name not in NAMES:
-        raise unknown_name("position code", name, NAMES)
+    check_code(name, site)
     for _ in code_in_steps(playground, site, n_tokens):
         pass
     return replace(playground.made["code"][length_for(playground, n_tokens), site], name=name)

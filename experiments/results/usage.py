@@ -25,7 +25,8 @@ that through the stream. Every code is `undecided` where the total effect is not
 since there is nothing to share out. So it is where the intact loss is not surely below chance: then
 the model uses nothing.
 
-Of a model that has not learned order, where that was asked, no code is called anything else.
+Of a model that has not learned order, where moved positions say so, a comparison calls no code
+anything else (`UseVerdict.without_order`).
 
 The words speak of what the interventions change. Similarity is made by pooling earlier tokens, and
 its removal undoes the pooling: a model that uses what was pooled, in whatever order, counts as a

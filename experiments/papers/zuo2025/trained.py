@@ -55,7 +55,7 @@ def _through_training(
             for task, n in steps.items()
         },
         seeds,
-        title="{}, through training".format,
+        title="{}, through its training".format,
     )
     learned = {task: cell["accuracy"][:, -1] >= LEARNED for task, cell in found.items()}
     by_task = {

@@ -131,6 +131,7 @@ def test_a_change_is_not_in_force_and_it_is_said(llama: Playground) -> None:
         (moving(moves={"0": 3}), "position 0 has no code of its own"),
         (moving(moves={"x": 3}), "a position is 'x'"),
         (moving("mean residuals"), "did you mean 'mean residual'"),
+        (moving("similarity"), "in the scores alone, .* fit it at site 'attn_in'"),
         (moving(site="resid"), "unknown site 'resid'"),
         (moving(layer=4), "the model has no layer 4"),
         (None, "no position is moved"),

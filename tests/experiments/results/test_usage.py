@@ -43,6 +43,16 @@ def test_sentences_name_quantities_with_their_units(causal_report: ReportData) -
     assert "Used:" not in second.sentence
 
 
+def test_of_a_model_without_order_no_code_is_called_used(causal_report: ReportData) -> None:
+    first, _ = use_verdicts(causal_report.measurements)
+    assert Word.USED in {use.word for use in first.uses}
+    judged = first.without_order
+    assert {use.word for use in judged.uses} == {Word.NO_ORDER}
+    assert [use.necessity for use in judged.uses] == [use.necessity for use in first.uses]
+    assert judged.sentence.endswith("The model has not learned order: no code is called used.")
+    assert "Used:" not in judged.sentence
+
+
 def test_what_rounds_to_zero_has_no_sign() -> None:
     assert [percent(share) for share in (-0.004, 0.004, -0.126, 1)] == ["0%", "0%", "−13%", "100%"]
     assert [percent(share) for share in (0.9975, 1 - 1e-7)] == [">99%", "100%"]
