@@ -13,16 +13,16 @@ from typing import Any
 
 # What a pipe or a file is given, where no terminal says how wide it is.
 _WIDTH = 100
-_REDUCED = "*: by a run with fewer seeds than by default, or at smaller sizes."
+_SMALL = "by a run with fewer seeds than by default, or at smaller sizes."
 _OF_CLAIMS = (
     "Sees: how far beyond its bound a number must lie for such a run to tell, four times in five.",
     "Matters: the least distance from the bound that would count.",
-    _REDUCED,
+    f"Small: {_SMALL}",
     "Quantities, units and bounds: on the run's page, and in docs/papers.md.",
 )
 _OF_PAPERS = (
     "Reproduced: of the paper's own claims. Ours: of the questions that we ask beside them.",
-    _REDUCED,
+    f"*: {_SMALL}",
     "Took: of the run that most were read from. +1: some were read from one more.",
     "Kept: the run comes with the package.",
     "The whole title, each claim, and the runs' sizes: nope-interp reproduce NAME --list.",

@@ -23,7 +23,7 @@ _STYLES = {
     "used": "bold green",
     "readable": "green",
     "reproduced": "green",
-    "reproduced (reduced)": "green",
+    "reproduced small": "green",
     "contributes": "green",
     "redundant": "cyan",
     "contradicted": "red",
@@ -235,10 +235,10 @@ def _came_out(claims: pd.DataFrame) -> str:
     if not (claims["run"] != "").any():
         return "not run"
     counts = claims["status"].value_counts()
-    whole, reduced, against = (
-        counts.get(word, 0) for word in ("reproduced", "reproduced (reduced)", "contradicted")
+    whole, small, against = (
+        counts.get(word, 0) for word in ("reproduced", "reproduced small", "contradicted")
     )
-    told = f"{whole + reduced} of {len(claims)}{'*' if reduced else ''}"
+    told = f"{whole + small} of {len(claims)}{'*' if small else ''}"
     return f"{told}; {against} contradicted" if against else told
 
 
@@ -288,8 +288,7 @@ def of_listed(claims: pd.DataFrame) -> Table:
         number = "–" if absent else _number(row)
         over = "–" if absent else "exact" if exact else f"{row['n']} {row['over']}"
         effects = ["–" if pd.isna(row[of]) else f"{row[of]:.2g}" for of in ("sees", "matters")]
-        came_out = _worded(row["status"], short=row["status"].replace(" (reduced)", "*"))
-        rows.append([row["claim"], came_out, number, over, " / ".join(effects)])
+        rows.append([row["claim"], _worded(row["status"]), number, over, " / ".join(effects)])
     columns = ["claim", "came out", "measured [95% interval]", "over", "sees / matters"]
     table = _table(columns, rows, most=len(rows))
     table.collapse_padding = True
@@ -311,8 +310,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], most: int = MO
     return table
 
 
-def _worded(word: str, short: str | None = None) -> Text:
-    return Text(word if short is None else short, style=_STYLES.get(word, ""))
+def _worded(word: str) -> Text:
+    return Text(word, style=_STYLES.get(word, ""))
 
 
 def _read(reading: Reading | None) -> Text:

@@ -30,7 +30,7 @@ def papers_markdown() -> str:
         "a 95% interval, over seeds unless it names something else.",
         "It is *reproduced* where the whole interval lies within the bounds of its test. In a run "
         "with fewer seeds than by default, or",
-        "at smaller sizes, it is *reproduced (reduced)*.",
+        "at smaller sizes, it is *reproduced small*.",
         "It is *contradicted* where the interval lies outside of the bounds, and *uncertain* where "
         "it crosses one.",
         "It is *not measured* where the run lacked what it needs. All tests, bounds and tolerances "

@@ -30,7 +30,7 @@ _HALF_WIDTHS = 1 + _NORMAL.inv_cdf(0.8) / _NORMAL.inv_cdf(0.975)
 
 Verdict = Literal[
     "reproduced",
-    "reproduced (reduced)",
+    "reproduced small",
     "uncertain",
     "contradicted",
     "not measured",
@@ -199,7 +199,7 @@ class Outcome:
     def by_bounds(self) -> Verdict:
         """What the claim's bounds alone say, whatever size would be needed."""
         found = self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
-        return "reproduced (reduced)" if found == "reproduced" and self.reduced else found
+        return "reproduced small" if found == "reproduced" and self.reduced else found
 
     @property
     def difference(self) -> float:

@@ -211,7 +211,7 @@ def test_a_run_with_a_model_shows_every_claim(
     # Hardly trained, it has no heads of any kind.
     removals = {f"removed-{group}" for group in ("previous-token", "diagonal", "content")}
     assert set(status[status == "not measured"].index) == {"positional-heads", *removals}
-    assert status["impossible-given"] == "reproduced (reduced)"
+    assert status["impossible-given"] == "reproduced small"
     shown = {claim for figure in found.figures for claim in figure.claims}
     assert set(status.index) - removals <= shown
     assert "model.safetensors on 32 sequences of 64 tokens of text" in found.info["setting"]

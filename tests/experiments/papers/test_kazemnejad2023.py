@@ -476,7 +476,7 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     claims = ranked.claims.set_index("claim")
     trained = [claim.id for claim in ranked.paper.claims if claim.needs]
     assert len(trained) == 13
-    assert claims.loc["theorem-1", "status"] == "reproduced (reduced)"
+    assert claims.loc["theorem-1", "status"] == "reproduced small"
     lead = claims.loc["length-generalisation", "value"]
     assert lead == pytest.approx(ranks.y[0] - ranks.y[1:].max())
     assert lead == pytest.approx(1 - 1 / 2)

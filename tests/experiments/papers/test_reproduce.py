@@ -277,7 +277,7 @@ def test_a_smaller_run_has_a_word_of_its_own_in_place_of_reproduced() -> None:
     claim = Claim("x", "x", "x", "x", "x", high=1)
     within, across, beyond = (Measured(x, x - 0.5, x + 0.5, 5) for x in (0.0, 1.0, 2.0))
     words = [Outcome(claim, found, reduced=True).verdict for found in (within, across, beyond)]
-    assert words == ["reproduced (reduced)", "uncertain", "contradicted"]
+    assert words == ["reproduced small", "uncertain", "contradicted"]
     assert Outcome(claim, within).verdict == "reproduced"
 
 
@@ -508,9 +508,9 @@ def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> N
     trained = {f"counter-{part}" for part in parts}
     assert not set(status[sorted(trained)]) & {"not measured", NOT_RUN}
     assert status.drop(sorted(trained)).to_dict() == {
-        "theorem-1-inverse": "reproduced (reduced)",  # the run is
-        "theorem-1": "reproduced (reduced)",
-        "theorem-2": "reproduced (reduced)",
+        "theorem-1-inverse": "reproduced small",  # the run is
+        "theorem-1": "reproduced small",
+        "theorem-2": "reproduced small",
         "counter-given": "not measured",
         "counter-given-head": "not measured",
         "counter-given-inverted": "not measured",
@@ -533,10 +533,10 @@ def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> N
         "scratchpad-format",
     }
     counts = found["status"][ours].value_counts()
-    words = ("reproduced (reduced)", "contradicted")
+    words = ("reproduced small", "contradicted")
     said = "".join(f", {counts[word]} {word}" for word in words if word in counts)
     assert finished.headline == (
-        "0 of the paper's 11 claims reproduced, 3 reproduced (reduced), 8 not measured; "
+        "0 of the paper's 11 claims reproduced, 3 reproduced small, 8 not measured; "
         f"0 of our own 10 reproduced{said}."
     )
     needs = "Not measured, needs --preset tiny, tiny-all, small or paper: length-generalisation"
@@ -703,7 +703,7 @@ def test_what_holds_at_any_size_is_reproduced_at_tiny_ones(runs: Path) -> None:
     }
     for name, ids in expected.items():
         status = tiny_run(name, runs).claims.set_index("claim")["status"]
-        assert set(status[list(ids)]) == {"reproduced (reduced)"}, name
+        assert set(status[list(ids)]) == {"reproduced small"}, name
 
 
 @pytest.mark.slow
@@ -851,7 +851,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     sizes = ("kazemnejad2023", "--seeds", "2", "--length", "0.25")
     run = nope_interp("reproduce", *sizes, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    assert re.search(r"^ ?theorem-2 +reproduced \(reduced\) ", run.stdout, re.M)
+    assert re.search(r"^ ?theorem-2 +reproduced small ", run.stdout, re.M)
     assert "report.html" in run.stdout
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
     # The kept run measured more.
@@ -861,7 +861,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     own = r"^ kazemnejad2023 .* 3 of 11\* .*\d of 10\*.* (<1|\d+) min *$"
     assert re.search(own, listed.stdout, re.M)
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
-    assert re.search(r"^ ?theorem-2 +reproduced\* .* exact +0 / 1e-06 *$", claims.stdout, re.M)
+    assert re.search(r"^ ?theorem-2 +reproduced small .* exact +0 / 1e-06 *$", claims.stdout, re.M)
     assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 13
     monkeypatch.setattr(list_module, "recorded", recorded)
     assert f"\nSizes by default: {paper('kazemnejad2023').default}.\n" in claims.stdout
@@ -876,7 +876,9 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     narrow = nope_interp("reproduce", "chi2023", "--list", cwd=tmp_path).stdout.splitlines()
     for claim in paper("chi2023").claims:
         row = next(line for line in narrow if line.split()[:1] == [claim.id])
-        assert re.search(r" (reproduced\*?|contradicted|not testable here|not measured) ", row), row
+        assert re.search(
+            r" (reproduced( small)?|contradicted|not testable here|not measured) ", row
+        ), row
         assert "…" not in row
     assert re.search(
         r"^Run of \d+ claims: --seeds 2 --length 0.25, (<1|\d+) min, runs/", claims.stdout, re.M
