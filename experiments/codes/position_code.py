@@ -268,8 +268,7 @@ def set_position(
     Raises:
         UserError: for positions that the code was not fitted at, for a site that carries nothing of
             it, for routes or heads at another site than "attn_in", for values that are to read
-            similarity, and, when the model runs, for
-            sequences without these positions.
+            similarity, and, when the model runs, for sequences without these positions.
 
     Example:
         >>> from nope_interp import HookedTransformer, TransformerConfig
