@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Workers import what others have compiled, even where Python is told to keep nothing.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 SPREAD := --numprocesses auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 

@@ -6,6 +6,8 @@ from collections import Counter
 
 # Read when the library is imported: no test may reach a model hub, whatever the network allows.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Small models are trained in this process: what a test patches does not reach another one.
+os.environ["OMP_NUM_THREADS"] = "1"
 # What is printed here is as wide as in a pipe, however wide the terminal of the tests is.
 os.environ.pop("COLUMNS", None)
 # scikit-learn skips some of its estimator checks without it.
