@@ -175,7 +175,7 @@ class Cells:
         return dict(self.get(title, partial(_of_arrays, compute)).arrays)
 
     def per_seed(
-        self, title: str, seeds: Iterable[int], compute: Callable[[int], Mapping[str, Array]]
+        self, title: str, seeds: Sequence[int], compute: Callable[[int], Mapping[str, Array]]
     ) -> dict[str, Array]:
         """A cell of arrays for each seed, computed in this process one after the other.
 
@@ -218,15 +218,16 @@ class Cells:
     def _over_seeds(
         self,
         computes: Mapping[K, Callable[[int], Mapping[str, Array]]],
-        seeds: Iterable[int],
+        seeds: Sequence[int],
         title: Callable[[K], str],
         pool: Pool,
     ) -> dict[K, dict[str, Array]]:
         titles = {key: [f"{title(key)}, seed {seed}" for seed in seeds] for key in computes}
+        # Seed by seed: a run that is stopped can be finished with the seeds that it has.
         every = {
-            name: partial(_of_arrays, partial(computes[key], seed))
+            names[i]: partial(_of_arrays, partial(computes[key], seed))
+            for i, seed in enumerate(seeds)
             for key, names in titles.items()
-            for name, seed in zip(names, seeds, strict=True)
         }
         found = self._every(every, pool)
         return {key: _stacked([found[name].arrays for name in titles[key]]) for key in computes}

@@ -29,14 +29,14 @@ from experiments.variants.variants import ModelVariant, config_of, loaded_varian
 from nope_interp.errors import UserError
 from nope_interp.positions.layers import layer_positions
 from nope_interp.shapes import Sequences
-from nope_interp.tasks.answers import ExampleSource, TaskSplit
+from nope_interp.tasks.answers import AnswerTask, ExampleSource, TaskSplit
 from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.sources import Split, TokenSource
 
 # How many sequences are read; of a task, of each length.
 _SPLITS: tuple[tuple[Split, int], ...] = (("fit", 128), ("held_out", 64))
 _LENGTH, _SHORTEST = 127, 16
-_LEAST_READ = 8  # tokens of the longest sequences
+LEAST_READ = 8  # tokens of the longest sequences
 _UNTRAINED = "untrained/"
 
 # What is found in a model, by name.
@@ -87,7 +87,7 @@ def _of(config: ReproduceConfig, device: str) -> dict[str, Array]:
     # Room for the first tokens to stand twice.
     k = n_shared(drawn[0])
     fit, read = ([tokens[:, : model.cfg.n_ctx - k] for tokens in part] for part in drawn)
-    needed = n_unread(k) + _LEAST_READ
+    needed = n_unread(k) + LEAST_READ
     if not read or read[-1].shape[1] < needed:
         raise UserError(
             f"{config.model!r} reads too short sequences to count in: give a model whose context "
@@ -109,10 +109,14 @@ def _sequences(
     if not isinstance(source, ExampleSource):
         length = min(config.scaled("length", _LENGTH, least=_SHORTEST), most)
         return [source.sequences(n, length, begin_token=True, split=split, seed=config.seed)]
-    part: TaskSplit = "train" if split == "fit" else "validation"
-    every = dataset(source.task, n, split=part, seed=config.seed).values()
-    cut = [examples.tokens[:, : int(examples.length.min())] for examples in every]
-    return [tokens for tokens in cut if tokens.shape[1] <= most]
+    every = examples_of(source.task, "train" if split == "fit" else "validation", n, config.seed)
+    return [tokens for tokens in every if tokens.shape[1] <= most]
+
+
+def examples_of(task: AnswerTask, split: TaskSplit, n: int, seed: int) -> list[Sequences]:
+    """Up to `n` examples of each length of the split, cut where the shortest of them ends."""
+    every = dataset(task, n, split=split, seed=seed).values()
+    return [examples.tokens[:, : int(examples.length.min())] for examples in every]
 
 
 def _loaded(config: ReproduceConfig, device: str) -> ModelVariant:
@@ -134,8 +138,8 @@ def _claims(found: Found) -> dict[str, Measured]:
     shares = {name: found[f"share/{name}"][:, _best(found), 0] for name in CHANGES}
     claims = {name: over_seeds(share) for name, share in shares.items()}
     return claims | {
-        "head": _best_head(found)[1],
-        "inverted": _inversion(found),
+        "head": best_head(found)[1],
+        "inverted": inversion(found),
     }
 
 
@@ -152,7 +156,7 @@ def _claims_of_given(found: Found) -> dict[str, Measured]:
     return named
 
 
-def _inversion(found: Found, shift: str = "shift") -> Measured:
+def inversion(found: Found, shift: str = "shift") -> Measured:
     """R² of an inverted count's shift: 1 where the reading of m shifts as predicted at every
     position, 0 where it shifts by the same everywhere, on average as predicted."""
     return over_seeds(found[f"position/{shift}"], partial(_r2_of_inverted, found))
@@ -171,7 +175,7 @@ def _untrained(found: Found) -> Found:
     return {name.removeprefix(_UNTRAINED): array for name, array in parts.items()}
 
 
-def _best_head(found: Found) -> tuple[tuple[int, int], Measured]:
+def best_head(found: Found) -> tuple[tuple[int, int], Measured]:
     """The head with the largest share in every second sequence, and its share in the others."""
     chosen, scored = found["heads"][::2], found["heads"][1::2]
     layer, head = np.unravel_index(chosen.mean(axis=0).argmax(), chosen.shape[1:])
@@ -181,15 +185,15 @@ def _best_head(found: Found) -> tuple[tuple[int, int], Measured]:
 def _told(name: str, found: Found) -> Iterator[str]:
     random = _untrained(found)
     best, site = _best(found), int(found["position/site"])
-    (layer, head), share = _best_head(found)
+    (layer, head), share = best_head(found)
     chance = max(abs(found[f"share/{change}"][:, best, 1].mean()) for change in CHANGES)
     yield (
         f"In {name} 1/m is read best {_place(found, best)}, with an R² of {found['r2'][best]:.2f} "
         f"(random weights of the same shape: {random['r2'].max():.2f})."
     )
     yield (
-        f"{name}: with the first tokens scaled, the reading shifts by {_shift(found):.2f} of what "
-        f"a counter predicts. In random weights it is {_shift(random):.2f}."
+        f"{name}: with the first tokens scaled, the reading shifts by {scaled_share(found):.2f} of "
+        f"what a counter predicts. In random weights it is {scaled_share(random):.2f}."
     )
     yield (
         f"{name}: first tokens that all sequences share: {found['k']}. Fitted to permuted "
@@ -199,9 +203,9 @@ def _told(name: str, found: Found) -> Iterator[str]:
     )
     yield (
         f"In {name} the head that counts most is L{layer}H{head}, with a share of "
-        f"{share.value:.2f}. In random weights the best head has {_best_head(random)[1].value:.2f}."
+        f"{share.value:.2f}. In random weights the best head has {best_head(random)[1].value:.2f}."
     )
-    inverted, untrained = _inversion(found), _inversion(random)
+    inverted, untrained = inversion(found), inversion(random)
     yield (
         f"In {name} m is read best {_place(found, site)}, with an R² of "
         f"{found['position/r2'][site]:.2f} (random weights: {random['position/r2'].max():.2f})."
@@ -213,11 +217,11 @@ def _told(name: str, found: Found) -> Iterator[str]:
         f"{untrained.value:.2f}."
     )
     if "position/before" in found:
-        before = _inversion(found, "before").value
+        before = inversion(found, "before").value
         yield f"{name}: before that MLP the R² of an inverted count is {before:.2f}."
 
 
-def _shift(found: Found) -> float:
+def scaled_share(found: Found) -> float:
     """The share of a counter's shift where the first tokens are scaled."""
     return float(found["share/scaled"][:, _best(found), 0].mean())
 

@@ -15,6 +15,7 @@ from scipy.stats import rankdata
 from experiments.papers.answering import FEWEST, LEARNED, by_task, by_unit, enough
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.kazemnejad2023.attention import similarity_findings
+from experiments.papers.kazemnejad2023.counting import counting_findings
 from experiments.papers.kazemnejad2023.models import trained_and_read
 from experiments.papers.kazemnejad2023.position import position_findings
 from experiments.papers.kazemnejad2023.presets import (
@@ -95,6 +96,7 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
         accuracies.and_of(position_findings(preset, runs, learned, beyond))
         .and_of(similarity_findings(preset, runs, learned))
         .and_of(scaling_findings(preset, nope, learned[..., 0]))
+        .and_of(counting_findings(preset, nope, learned[..., 0]))
     )
 
 

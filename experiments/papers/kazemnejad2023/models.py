@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from experiments.papers.answering import accuracies, trained_to_answer
+from experiments.papers.kazemnejad2023.counting import counting
 from experiments.papers.kazemnejad2023.presets import Preset
 from experiments.results.findings import Array
 from nope_interp.models.config import Positions
@@ -41,7 +42,8 @@ def trained_and_read(
 
     Accuracies are `within` and `beyond` [length]. The other arrays are those of `position_code`,
     for the trained model and, under "untrained/", for the same model before training; of
-    `attention_patterns`; and, without an encoding, of `scalings`.
+    `attention_patterns`; and, without an encoding, of `scalings` and, under "counting/", of
+    `counting`, for the untrained model, too.
     """
     task = preset.task(task_name)
     model = trained_to_answer(
@@ -58,6 +60,9 @@ def trained_and_read(
     }
     if positions == "none":
         found |= scalings(model, task, preset.n_per_length, preset.n_read, seed)
+        for part, one in (("", model), ("untrained/", untrained)):
+            counts = counting(one, task, preset.n_read, seed)
+            found |= {f"{part}counting/{name}": value for name, value in counts.items()}
     return found
 
 

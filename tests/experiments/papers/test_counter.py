@@ -10,8 +10,8 @@ from experiments.papers.config import ReproduceConfig
 from experiments.papers.kazemnejad2023 import counter
 from experiments.papers.kazemnejad2023.counter import (
     _claims_of_given,
-    _inversion,
     counter_findings,
+    inversion,
 )
 from experiments.papers.kazemnejad2023.first_tokens import (
     CHANGES,
@@ -110,17 +110,17 @@ def test_an_inverted_count_is_told_from_one_that_is_not() -> None:
         if inverts:
             assert found["position/r2"].max() > 0.999
             np.testing.assert_allclose(predicted_inverse(2, found["m"]), expected)
-            assert _inversion(found).value > 0.99
+            assert inversion(found).value > 0.99
             # It is the MLP that inverts.
             assert found["position/site"] == 1
             before = found["position/before"].mean(axis=0)
             np.testing.assert_allclose(before, found["position/without"], rtol=0.1)
-            assert _inversion(found, "before").value < 0
+            assert inversion(found, "before").value < 0
         else:
-            assert _inversion(found).value < 0
+            assert inversion(found).value < 0
     # Of the right size and not of the right shape.
     even = np.full_like(shift, predicted_inverse(2, found["m"]).mean())
-    assert _inversion(found | {"position/shift": even}).value == pytest.approx(0)
+    assert inversion(found | {"position/shift": even}).value == pytest.approx(0)
 
 
 def test_what_is_read_no_better_than_a_constant_is_not_claimed() -> None:

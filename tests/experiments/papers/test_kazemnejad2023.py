@@ -366,7 +366,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     first, again = (trained_and_read(small(), "copy-rsc", "none", 2, "cpu", 3) for _ in range(2))
     assert first.keys() == again.keys()
     for name, values in first.items():
-        assert np.array_equal(values, again[name]), name
+        assert np.array_equal(values, again[name], equal_nan=True), name
 
 
 def test_tasks_beside_the_others_are_shown_and_change_no_claim(

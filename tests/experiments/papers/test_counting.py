@@ -1,0 +1,80 @@
+"""Theorem 1's head and MLP, found in a model whose weights have them, and counted over tasks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.papers.kazemnejad2023.counting import counting, counting_findings
+from experiments.papers.kazemnejad2023.presets import PRESETS
+from nope_interp.constructions.kazemnejad import absolute_position, counting_config
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.dataset import dataset
+from nope_interp.tasks.registry import make_answer_task
+
+PRESET = replace(PRESETS["tiny"], tasks=("copy-cmc", "reverse-mc"))
+TASK = PRESET.task("copy-cmc")
+
+
+def theorem(inverts: bool = True) -> HookedTransformer:
+    """Theorem 1's model behind the task's begin token; with or without its MLP."""
+    begin = int(next(iter(dataset(TASK, 1, split="train", seed=0).values())).tokens[0, 0])
+    model = absolute_position(counting_config(40, TASK.d_vocab), begin).model
+    if not inverts:
+        with torch.no_grad():
+            for parameter in model.blocks[0].mlp.parameters():
+                parameter.zero_()
+    return model
+
+
+def test_the_head_and_the_mlp_of_theorem_1_are_found_where_they_are() -> None:
+    built = counting(theorem(), TASK, 32, 0)
+    assert built["r2"] > 0.99
+    assert built["all"] == pytest.approx(1, abs=0.05)
+    assert built["head"] == pytest.approx(1, abs=0.05)
+    assert built["inverted"] > 0.9
+    without = counting(theorem(inverts=False), TASK, 32, 0)
+    assert without["head"] == pytest.approx(1, abs=0.05)
+    assert without["inverted"] < 0
+
+
+def test_examples_too_short_to_read_give_no_number() -> None:
+    task = make_answer_task("copy-cmc", training_lengths=range(2, 4), test_lengths=range(4, 6))
+    assert all(np.isnan(value) for value in counting(theorem(), task, 8, 0).values())
+
+
+def nope(head: list[float], r2: list[float]) -> dict[str, np.ndarray]:
+    """What `counting` gives of some models, trained and untrained."""
+    trained = {"r2": r2, "all": 1.0, "head": head, "position/r2": 0.9, "inverted": 0.8}
+    found = {f"counting/{name}": np.broadcast_to(of, len(head)) for name, of in trained.items()}
+    return found | {f"untrained/{name}": np.full(len(head), 0.25) for name in found}
+
+
+def test_claims_are_of_models_that_learned_and_that_can_be_read() -> None:
+    found = {
+        "copy-cmc": nope([-9, 0.9, 0.9, 0.9], [0.9] * 4),
+        "reverse-mc": nope([0.3, -9, np.nan, 0.3], [0.9, -0.1, np.nan, 0.9]),
+    }
+    learned = np.ones((4, 2), dtype=bool)
+    learned[0, 0] = False
+    findings = counting_findings(PRESET, found, learned)
+    assert findings.claims["counter-head-tasks"].value == pytest.approx((0.9 + 0.3) / 2)
+    assert findings.claims["counter-head-tasks"].n == 2
+    assert findings.claims["counter-inverted-tasks"].value == pytest.approx(0.8)
+    which, heads, inverted = findings.notes
+    assert "in 5 of 7 NoPE models" in which
+    assert "of 1 are too short, and of 1" in which
+    assert heads.startswith("In 3 of 5 one head")
+    assert "random weights 0.25" in heads
+    assert inverted.endswith("both in 3.")
+
+
+def test_too_few_models_make_no_claim() -> None:
+    learned = np.zeros((3, 2), dtype=bool)
+    learned[:, 0] = True
+    findings = counting_findings(
+        PRESET, dict.fromkeys(PRESET.tasks, nope([0.9] * 3, [0.9] * 3)), learned
+    )
+    assert not findings.claims
+    assert not findings.figures
