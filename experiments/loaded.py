@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 
 import pandas as pd
@@ -22,8 +21,8 @@ from experiments.probing.measure import Split, sites
 from experiments.prompt import PatchReading, PromptReading, patch_prompts, read_prompt
 from experiments.variants.config import ProbingConfig
 from experiments.variants.embedded import EMBEDDED_MODEL
+from experiments.variants.notes import check_length
 from experiments.variants.variants import ModelVariant, config_of, loaded_variant
-from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.heads import HeadChange, change_heads
 from nope_interp.interventions.intervene import Running
@@ -277,7 +276,7 @@ class LoadedModel:
 
         A subspace is learned on two thirds of the asking positions. Then what lies in it is
         exchanged for that of another example at another position. Judged are positions that were
-        not learned on, and those that are told to be one.
+        not learned on, those that are told to be one, and shorter examples.
 
         Args:
             ranks: of the subspaces: 1, 2 or 3, and 4 for longer examples.
@@ -288,10 +287,8 @@ class LoadedModel:
             seed: of the draw of examples and positions, and of the bootstrap.
 
         Returns:
-            One row for each site and rank: layer, site, rank; of the right answers that are judged,
-            the share that follows, 0 to 1 (`followed`); the same with what linear regression reads,
-            before any search (`regressed`), and in a random-init model, searched alike
-            (`untrained`); `followed` less `untrained` (`net`) with its 95% interval over examples.
+            The table of `experiments.codes.questions.positions_aligned`: one row for each site and
+            rank, with the share of answers that follow, and what the subspace holds: t, 1/m, ...
 
         Raises:
             UserError: for a model that has not learned order, a task whose answer is not read off
@@ -358,10 +355,10 @@ class LoadedModel:
         return ProbingConfig.like(self.config, **how)
 
     def _length(self, asked: int | None) -> int:
-        limit: int = self.model.cfg.n_ctx
-        if asked is not None and not (isinstance(asked, Integral) and 8 <= asked <= limit):
-            raise UserError(f"seq_len is {asked}: give 8 to {limit}, the model's context.")
-        return int(asked or min(limit, 128))
+        if asked is None:
+            return min(int(self.model.cfg.n_ctx), 128)
+        check_length(self.model, self.variant.kind, asked, self.config.batch_size)
+        return asked
 
 
 def load(

@@ -6,28 +6,31 @@ The search is that of `experiments.codes.alignment`. A position that is told to 
 for the symbol that is asked for there.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Int
+from jaxtyping import Bool
+from torch import Tensor
 
 from experiments.codes.alignment import (
     FOLDS,
     FUNCTIONS,
+    Answered,
+    Counts,
     Exam,
-    Followed,
     Logits,
-    followed,
+    Subspace,
     learned_subspace,
     untrained_twin,
 )
 from experiments.codes.counterfactual import asking_positions
 from experiments.codes.order import share_rows
 from experiments.codes.task import InterventionTask
+from experiments.codes.variable import variable_of
 from experiments.probing.measure import Site
 from nope_interp.errors import UserError
 from nope_interp.models.marked import logits_at
@@ -36,8 +39,6 @@ from nope_interp.progress import progress
 from nope_interp.shapes import Tokens
 from probes.bootstrap import SequenceBootstrap
 
-# One number for each sequence.
-Counts = Int[np.ndarray, " sequence"]
 # Farther from what linear regression reads than a planted model's subspace is.
 _STEPS = 200
 
@@ -50,19 +51,14 @@ def exam_of(task: InterventionTask) -> Exam:
         task: one whose answer is read off its question symbol by symbol, of a model of ours.
 
     Raises:
-        UserError: for another task, and for fewer than 6 positions that ask.
+        UserError: for another task.
     """
-    asked = asking_positions(task)
     if task.source is None or task.source.when_moved != "symbol":
         raise UserError(
             "a subspace is learned where each position asks for a symbol of the question: give a "
             "model of reversal, copy-cmc or reverse-mc."
         )
-    if len(asked) < 2 * FOLDS:
-        raise UserError(
-            f"{len(asked)} positions ask for a symbol, too few to learn on some and judge on "
-            f"others: give examples of {2 * FOLDS + 1} symbols or more (--lengths)."
-        )
+    asked = asking_positions(task)
 
     def logits(model: HookedTransformer, tokens: Tokens) -> Logits:
         device = next(model.parameters()).device
@@ -80,40 +76,51 @@ def alignment_rows(
     where: Sequence[Site],
     ranks: Sequence[int],
     *,
+    shorter: Sequence[InterventionTask] = (),
     description: str | None = None,
 ) -> list[dict[str, Any]]:
     """How far answers follow where a learned subspace tells another position, by site and rank.
 
     Each of three subspaces is learned on two thirds of the positions. Then every position is told
     to be each of the others in turn. What is judged is the answers of positions that were kept, and
-    of those that are told to be one of these.
+    of those that are told to be one of these. In shorter examples all are judged.
 
     Args:
         task: of a model of ours; its examples to fit on are learned on, the others answered.
         exam: what these ask, as from `exam_of`.
         where: the sites.
         ranks: how many dimensions.
+        shorter: shorter examples, to judge on, too.
         description: label of the progress bar; None draws no bar.
 
     Returns:
-        One entry for each site and rank, as `LoadedModel.align_positions` describes it.
+        One entry for each site and rank, as `experiments.codes.questions.positions_aligned`
+        describes it.
 
     Raises:
-        UserError: for ranks that are 0 or more than so few positions can tell apart, and for a
-            model that is right nowhere.
+        UserError: for too few positions, for ranks that are 0 or more than so few positions can
+            tell apart, and for a model that is right nowhere.
     """
     model = task.model
     assert isinstance(model, HookedTransformer)
+    _check_positions(exam)
     _check_ranks(exam, ranks)
-    models = (model, untrained_twin(model, task.seed))
-    with torch.no_grad():
-        said = exam.logits(model, task.split.held_out).argmax(dim=-1)
-    right = (said == exam.answers(task.split.held_out, exam.positions)).numpy()
-    if not right.any():
+    own = Answered.by(model, exam, task.split.held_out)
+    if not own.right.any():
         raise UserError("the model answers none of these examples right: train it longer.")
+    others = [Answered.by(model, exam_of(one), one.split.held_out) for one in shorter]
+    models = (model, untrained_twin(model, task.seed))
     pairs = [(site, rank) for site in where for rank in ranks]
     bar = progress(pairs, description, "subspace")
-    return [_row(task, exam, models, right, site, rank) for site, rank in bar]
+    return [_row(task, own, others, models, site, rank) for site, rank in bar]
+
+
+def _check_positions(exam: Exam) -> None:
+    if len(exam.positions) < 2 * FOLDS:
+        raise UserError(
+            f"{len(exam.positions)} positions ask for a symbol, too few to learn on some and judge "
+            f"on others: give examples of {2 * FOLDS + 1} symbols or more (--lengths)."
+        )
 
 
 def _check_ranks(exam: Exam, ranks: Sequence[int]) -> None:
@@ -130,59 +137,88 @@ def _check_ranks(exam: Exam, ranks: Sequence[int]) -> None:
 
 def _row(
     task: InterventionTask,
-    exam: Exam,
+    own: Answered,
+    others: Sequence[Answered],
     models: tuple[HookedTransformer, HookedTransformer],
-    right: Followed,
     site: Site,
     rank: int,
 ) -> dict[str, Any]:
     """What subspaces of the model, those that it began with, and its twin's came to."""
     model, twin = models
-    judge = partial(_judged, task, exam, right=right, site=site, rank=rank)
-    own, counted = judge(model, steps=_STEPS)
-    (start, _), (untrained, _) = judge(model, steps=0), judge(twin, steps=_STEPS)
-    bootstrap = SequenceBootstrap(seed=task.seed)
-    bootstrap.update(np.stack([own, start, untrained, counted], axis=1).astype(float))
-    shares = {
-        ("followed", ""): (1, 0, 0),
-        ("regressed", ""): (0, 1, 0),
-        ("untrained", ""): (0, 0, 1),
-        ("net", ""): (1, 0, -1),
+    found = {
+        name: (of, _subspaces(task, own.exam, of, site, rank, steps))
+        for name, of, steps in (
+            ("followed", model, _STEPS),
+            ("regressed", model, 0),
+            ("untrained", twin, _STEPS),
+        )
     }
-    found = {row["metric"]: row for row in share_rows(bootstrap, shares, {})}
-    return {
+    counts = {name: _judged(own, *of, site) for name, of in found.items()}
+    shares = _shares(counts, task.seed)
+    row = {
         "layer": site.layer,
         "site": site.hook,
         "rank": rank,
-        **{name: found[name]["value"] for name, _ in shares},
-        "net_low": found["net"]["ci_low"],
-        "net_high": found["net"]["ci_high"],
+        **{name: score["value"] for name, score in shares.items()},
+        "net_low": shares["net"]["ci_low"],
+        "net_high": shares["net"]["ci_high"],
     }
+    if others:
+        elsewhere = {
+            name: np.concatenate([_judged_everywhere(one, *found[name], site) for one in others])
+            for name in ("followed", "untrained")
+        }
+        net = _shares(elsewhere, task.seed)["net"]
+        row["shorter"] = net["value"]
+        row |= {"shorter_low": net["ci_low"], "shorter_high": net["ci_high"]}
+    return row | variable_of(task, own, model, site, rank, _STEPS)
+
+
+def _subspaces(
+    task: InterventionTask, exam: Exam, model: HookedTransformer, site: Site, rank: int, steps: int
+) -> list[Subspace]:
+    """One for each fold, learned on the others."""
+    found = []
+    for fold in range(FOLDS):
+        generator = torch.Generator().manual_seed(FOLDS * task.seed + fold)
+        learned = partial(learned_subspace, exam, model, site, task.split.fit, generator)
+        found.append(learned(rank=rank, steps=steps, seen=~exam.kept(fold)))
+    return found
 
 
 def _judged(
-    task: InterventionTask,
-    exam: Exam,
-    model: HookedTransformer,
-    *,
-    right: Followed,
-    site: Site,
-    rank: int,
-    steps: int,
-) -> tuple[Counts, Counts]:
-    """Of each sequence how many right answers follow, and how many could, over all folds."""
-    sums = np.zeros((2, len(right)), dtype=np.int64)
-    fit, held_out = task.split.fit, task.split.held_out
-    for fold in range(FOLDS):
-        generator = torch.Generator().manual_seed(FOLDS * task.seed + fold)
-        how = {"rank": rank, "steps": steps, "fold": fold}
-        subspace = learned_subspace(exam, model, site, fit, generator, **how)
-        kept = exam.kept(fold)
-        # Of so few positions a single order of them would be a small sample of the pairs.
-        for by in range(1, len(kept)):
-            told = exam.positions.roll(-by)
-            judged = kept | kept.roll(-by)
-            follows, could = followed(exam, model, site, subspace, held_out, told)
-            counted = could & right & judged.numpy()
-            sums += np.stack([(follows & counted).sum(axis=1), counted.sum(axis=1)])
-    return sums[0], sums[1]
+    own: Answered, model: HookedTransformer, subspaces: Sequence[Subspace], site: Site
+) -> Counts:
+    """Where either position was kept; over all folds."""
+    total = np.zeros((len(own.right), 2), dtype=np.int64)
+    for fold, subspace in enumerate(subspaces):
+        kept = own.exam.kept(fold)
+        total += own.counts(model, site, subspace, partial(_either, kept))
+    return total
+
+
+def _either(kept: Bool[Tensor, " asked"], by: int) -> Bool[Tensor, " asked"]:
+    """Positions that were kept, or are told to be one that was."""
+    return kept | kept.roll(-by)
+
+
+def _judged_everywhere(
+    other: Answered, model: HookedTransformer, subspaces: Sequence[Subspace], site: Site
+) -> Counts:
+    everywhere = torch.ones_like(other.exam.positions, dtype=torch.bool)
+    counts = [other.counts(model, site, subspace, lambda by: everywhere) for subspace in subspaces]
+    return np.sum(counts, axis=0)
+
+
+def _shares(counts: Mapping[str, Counts], seed: int) -> dict[str, dict[str, Any]]:
+    """The share that follows by name, and `net`, that of `followed` less that of `untrained`."""
+    could = counts["followed"][:, 1]
+    columns = np.stack([*(of[:, 0] for of in counts.values()), could], axis=1)
+    weights = dict(zip(counts, np.eye(len(counts), dtype=int), strict=True))
+    weights["net"] = weights["followed"] - weights["untrained"]
+    rows = share_rows(
+        SequenceBootstrap(seed=seed).update(columns.astype(float)),
+        {(name, ""): tuple(of.tolist()) for name, of in weights.items()},
+        {},
+    )
+    return {row["metric"]: row for row in rows}

@@ -44,6 +44,12 @@ Told = Int[Tensor, " asked"]
 Followed = Bool[np.ndarray, "sequence asked"]
 # Its columns span it; they need not be orthogonal.
 Subspace = Float[Tensor, "d_model rank"]
+# What is told at each position that is asked.
+Values = Float[Tensor, "asked d_model"]
+# Of each sequence, how many answers follow, and how many could.
+Counts = Int[np.ndarray, "sequence 2"]
+# The ways to tell positions to be others: all turn by so many places, one after the other.
+Judges = Callable[[int], Bool[Tensor, " asked"]]
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ def learned_subspace(
     *,
     rank: int = 1,
     steps: int = 50,
-    fold: int = 0,
+    seen: Bool[Tensor, " asked"] | None = None,
 ) -> Subspace:
     """The subspace whose exchange makes answers follow best, by gradient descent.
 
@@ -102,12 +108,12 @@ def learned_subspace(
         generator: of batches, and of what positions are told to be.
         rank: how many dimensions, at most as many as `FUNCTIONS`.
         steps: of gradient descent.
-        fold: which positions are kept, as in `Exam.kept`.
+        seen: the positions to learn on; None leaves out those that `Exam.kept` keeps first.
 
     Returns:
         `[d_model rank]`.
     """
-    seen = ~exam.kept(fold)
+    seen = ~exam.kept() if seen is None else seen
     subspace = _regressed(exam.positions[seen], model, site, tokens, rank).requires_grad_()
     optimizer = torch.optim.Adam([subspace], lr=_LEARNING_RATE)
     for _ in range(steps):
@@ -123,7 +129,13 @@ def learned_subspace(
 
 @torch.no_grad()
 def followed(
-    exam: Exam, model: HookedTransformer, site: Site, subspace: Subspace, tokens: Tokens, told: Told
+    exam: Exam,
+    model: HookedTransformer,
+    site: Site,
+    subspace: Subspace,
+    tokens: Tokens,
+    told: Told,
+    values: Values | None = None,
 ) -> tuple[Followed, Followed]:
     """Which answers follow, and which could.
 
@@ -134,11 +146,12 @@ def followed(
         subspace: what is exchanged.
         tokens: `[sequence pos]`, others than it was learned on.
         told: what each position is told to be.
+        values: as `exchanged` takes them.
 
     Returns:
         Whether each answer is that of the other position, and whether that is another answer.
     """
-    said = exchanged(exam, model, site, tokens, told, subspace).argmax(dim=-1)
+    said = exchanged(exam, model, site, tokens, told, subspace, values).argmax(dim=-1)
     there, here = exam.answers(tokens, told), exam.answers(tokens, exam.positions)
     return (said == there).numpy(), (there != here).numpy()
 
@@ -150,6 +163,7 @@ def exchanged(
     tokens: Tokens,
     told: Told,
     subspace: Subspace,
+    values: Values | None = None,
 ) -> Logits:
     """The logits where positions have, in a subspace, what the sequence before has at others.
 
@@ -160,17 +174,70 @@ def exchanged(
         tokens: `[batch pos]`.
         told: for each position the one whose part it gets; its own where nothing is to change.
         subspace: what is exchanged.
+        values: `[asked d_model]`, what to have in the subspace at each position that is asked, in
+            place of what the sequence before has there.
     """
     source = torch.searchsorted(exam.positions, told)
     changed = (told != exam.positions)[:, None]
 
     def exchange(x: Activations) -> Activations:
         basis = torch.linalg.qr(subspace).Q.to(x)
-        wanted = x.roll(1, dims=0)[:, source] @ basis
+        others = x.roll(1, dims=0) if values is None else values.to(x)[None]
+        wanted = others[:, source] @ basis
         return x + changed.to(x) * (wanted - x @ basis) @ basis.mT
 
     with intervene(model, {site.name: exchange}, exam.positions):
         return exam.logits(model, tokens)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Held-out examples of one length.
+
+    Attributes:
+        exam: what they ask.
+        tokens: `[sequence pos]`.
+        right: `[sequence asked]`, which answers of the intact model are right.
+    """
+
+    exam: Exam
+    tokens: Tokens
+    right: Followed
+
+    @classmethod
+    @torch.no_grad()
+    def by(cls, model: HookedTransformer, exam: Exam, tokens: Tokens) -> "Answered":
+        """Those that the intact model answers."""
+        said = exam.logits(model, tokens).argmax(dim=-1)
+        return cls(exam, tokens, (said == exam.answers(tokens, exam.positions)).numpy())
+
+    def counts(
+        self,
+        model: HookedTransformer,
+        site: Site,
+        subspace: Subspace,
+        judges: Judges,
+        values: Values | None = None,
+    ) -> Counts:
+        """How many right answers follow, every position told to be each of the others in turn.
+
+        Of so few positions a single order of them would be a small sample of the pairs.
+
+        Args:
+            model: who answers.
+            site: where the subspace is.
+            subspace: what is exchanged.
+            judges: which positions count, where all are told to be the one so many places on.
+            values: as `experiments.codes.alignment.exchanged` takes them.
+        """
+        found = np.zeros((len(self.right), 2), dtype=np.int64)
+        for by in range(1, len(self.exam.positions)):
+            told = self.exam.positions.roll(-by)
+            how = (self.exam, model, site, subspace, self.tokens, told, values)
+            follows, could = followed(*how)
+            counted = could & self.right & judges(by).numpy()
+            found += np.stack([(follows & counted).sum(axis=1), counted.sum(axis=1)], axis=1)
+        return found
 
 
 def told_others(positions: Asked, among: Bool[Tensor, " asked"], generator: Generator) -> Told:
@@ -199,7 +266,7 @@ def _regressed(
     From random ones, gradient descent is lost in content: far from the right direction, and so from
     the right answer, the loss hardly changes.
     """
-    x = _read(model, site, tokens, seen)
+    x = read_positions(model, site, tokens, seen)
     m = seen.double() + 1
     read = torch.stack([TRENDS[name](m, int(m[-1])) for name in FUNCTIONS[:rank]], dim=1)
     wanted = read.expand(len(x), -1, -1).flatten(0, 1)
@@ -212,9 +279,16 @@ def _regressed(
     return torch.linalg.qr(found).Q.float()
 
 
-def _read(
+def read_positions(
     model: HookedTransformer, site: Site, tokens: Tokens, positions: Asked
 ) -> Float[Tensor, "batch asked d_model"]:
-    """The site's activations at some positions, in double precision."""
+    """The site's activations at some positions, in double precision.
+
+    Args:
+        model: any.
+        site: where.
+        tokens: `[batch pos]`.
+        positions: which.
+    """
     found = read_at(model, tokens, {site.name: lambda x: x[:, positions].double().cpu()})
     return torch.cat(found[site.name])

@@ -11,7 +11,7 @@ from experiments.codes.following import following_rows, movable
 from experiments.codes.in_depth import statistics_at
 from experiments.codes.order import order_rows
 from experiments.codes.rescue import rescued_lengths
-from experiments.codes.task import InterventionTask, intervention_task_of
+from experiments.codes.task import InterventionTask, intervention_task_of, shorter_tasks
 from experiments.codes.text_interchange import route_rows, text_interchange_rows
 from experiments.codes.text_order import text_order_rows
 from experiments.probing.measure import Site, Split, measure, sites
@@ -130,7 +130,16 @@ def positions_aligned(
         hooks: where in each block.
 
     Returns:
-        One row for each site and rank, as `LoadedModel.align_positions` describes it.
+        One row for each site and rank: layer, site, rank, and shares of the right answers that are
+        judged, 0 to 1, with 95% intervals over examples (`..._low`, `..._high`):
+
+        - `followed`: those that follow; `regressed`: with what linear regression reads, before any
+          search; `untrained`: in a random-init model, searched alike; `net`: `followed` less
+          `untrained`;
+        - `shorter`: the same, net, on shorter examples, whose lengths the search never saw, where
+          the model was trained on some;
+        - `later`, `told t`, `told 1/m`, `told log m`, `told slow cosine` and `variable`: as
+          `experiments.codes.variable.variable_of` describes them.
 
     Raises:
         UserError: for a model that has not learned order, a task whose answer is not read off
@@ -141,7 +150,8 @@ def positions_aligned(
     context = variant.context("probe", config.seed, task.begin_token)
     if (why := without_order(table(order_rows(task, context=context)))) is not None:
         raise UserError(why)
-    return pd.DataFrame(alignment_rows(task, exam_of(task), where, ranks))
+    shorter = shorter_tasks(config, variant, task)
+    return pd.DataFrame(alignment_rows(task, exam_of(task), where, ranks, shorter=shorter))
 
 
 def lengths_rescued(variant: ModelVariant, config: ProbingConfig, length: int) -> pd.DataFrame:

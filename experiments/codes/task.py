@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -139,6 +139,23 @@ def intervention_task_of(config: ProbingConfig, variant: ModelVariant) -> Interv
         config.batch_size,
         begin_token,
     )
+
+
+def shorter_tasks(
+    config: ProbingConfig, variant: ModelVariant, task: InterventionTask
+) -> list[InterventionTask]:
+    """The same on shorter examples, of each training length from 4 on.
+
+    Args:
+        config: as for the task.
+        variant: the model, with its sources.
+        task: that of the longest length; without answers there are no shorter ones.
+    """
+    if task.source is None:
+        return []
+    shorter = task.source.fitting_lengths(config.seq_len)[:-1]
+    tokens = (task.source.n_tokens(length) for length in shorter if length >= _FEWEST_POSITIONS)
+    return [intervention_task_of(replace(config, seq_len=n), variant) for n in tokens]
 
 
 def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) -> InterventionTask:

@@ -1,9 +1,13 @@
 """What a reader of a pretrained model's numbers has to know of the model."""
 
+import warnings
+from functools import partial
+from numbers import Integral
 from typing import Any
 
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 from nope_interp.hooked_model import HookedModel
+from nope_interp.memory import check_room, forward_bytes
 from nope_interp.models.sinks import sinks_note
 from nope_interp.positions.layers import (
     LayerPositions,
@@ -16,6 +20,7 @@ from nope_interp.sites import layer_ranges
 
 # Families that look their angles, or biases, up in a table, which ends.
 _TABLES = ("codegen", "gptj", "mpt")
+_SHORTEST = 8
 
 
 def notes_on_pretrained(model: HookedModel, seq_len: int) -> tuple[str, ...]:
@@ -62,6 +67,32 @@ def beyond_context(model: HookedModel, seq_len: int) -> tuple[str, ...]:
         f"Sequences of {seq_len} tokens are longer than the context of {limit} tokens that the "
         "model was made for.",
     )
+
+
+def check_length(model: HookedModel, kind: str, seq_len: int, n_sequences: int) -> None:
+    """Refuse sequences that a loaded model cannot read; warn of those beyond its context.
+
+    Args:
+        model: ours, or a bridge.
+        kind: of the model variant; one that is not "pretrained" ends where its context does.
+        seq_len: tokens in a sequence.
+        n_sequences: how many are read at a time.
+
+    Raises:
+        UserError: for too short or too long ones, and for those that memory cannot hold.
+    """
+    limit = model.cfg.n_ctx
+    if not isinstance(seq_len, Integral) or seq_len < _SHORTEST:
+        raise UserError(f"seq_len is {shown(seq_len)}: give a whole number from {_SHORTEST} on.")
+    if kind != "pretrained":
+        if seq_len > limit:
+            raise UserError(
+                f"seq_len is {seq_len}: give {_SHORTEST} to {limit}, the model's context."
+            )
+        return
+    for told in beyond_context(model, seq_len):
+        warnings.warn(told, stacklevel=4)
+    check_room("seq_len", seq_len, partial(forward_bytes, model, n_sequences), model)
 
 
 def context_of(config: Any) -> int | None:

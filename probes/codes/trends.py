@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.special import chdtri
 from torch import Generator, Tensor
 
@@ -191,6 +191,24 @@ def _orthonormal(functions: list[PerPosition]) -> Float[Tensor, "pos k"]:
     return basis
 
 
+def trend_line(
+    vectors: PositionalVectors, values: PerPosition, fitted: Bool[Tensor, " pos"]
+) -> PositionalVectors:
+    """What a trend that is fitted at some positions says of all: a line in the activations' space.
+
+    Args:
+        vectors: the mean at each position.
+        values: the trend's values.
+        fitted: where it is fitted, by least squares; two positions or more.
+
+    Returns:
+        `[pos d_model]`.
+    """
+    mean, centred = vectors[fitted].mean(dim=0), values - values[fitted].mean()
+    along = centred[fitted] @ (vectors[fitted] - mean) / centred[fitted].square().sum()
+    return mean + centred[:, None] * along
+
+
 class Extrapolation:
     """Smooth trends fitted on the first positions, and how well they predict the later ones.
 
@@ -217,13 +235,11 @@ class Extrapolation:
         if not enough:
             self.scale = 0.0
             return
-        first, mean = vectors[:fitted], vectors[:fitted].mean(dim=0)
+        mean = vectors[:fitted].mean(dim=0)
         self._curves[CONSTANT] = mean.expand(n - fitted, -1)
         for trend, function in TRENDS.items():
-            values = function(m, int(m[-1]))
-            values = values - values[:fitted].mean()
-            along = values[:fitted] @ (first - mean) / values[:fitted].square().sum()
-            self._curves[trend] = mean + values[fitted:, None] * along
+            line = trend_line(vectors, function(m, int(m[-1])), torch.arange(n) < fitted)
+            self._curves[trend] = line[fitted:]
         apart = (vectors[fitted:] - mean).square().sum(dim=-1).mean()
         by_chance = statistics.deviation_squares()[fitted:].mean() / statistics.n_fitted
         self.scale = max(float(apart - by_chance), 0.0)

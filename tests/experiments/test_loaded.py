@@ -183,8 +183,12 @@ def test_without_a_name_the_model_of_the_package_is_loaded() -> None:
 def test_what_cannot_be_asked_is_one_sentence(gpt2: LoadedModel) -> None:
     with pytest.raises(UserError, match="did you mean 'previous_token'"):
         gpt2.top_heads("previous_tokn")
-    with pytest.raises(UserError, match="seq_len is 4096: give 8 to"):
+    with pytest.raises(UserError, match="4096 tokens are longer .* no positions beyond: shorten"):
         gpt2.probe_positions(seq_len=4096)
+    with pytest.raises(UserError, match="seq_len is 7: give a whole number from 8 on"):
+        gpt2.probe_positions(seq_len=7)
+    with pytest.raises(UserError, match="seq_len is 4096: give 8 to 128, the model's context"):
+        ni.load().probe_positions(seq_len=4096)
     with pytest.raises(UserError, match="rotary"):
         gpt2.probe_positions(ablate="rotary", seq_len=16, n_fit=8, n_held_out=8)
     with pytest.raises(UserError, match="intact"):
@@ -192,6 +196,24 @@ def test_what_cannot_be_asked_is_one_sentence(gpt2: LoadedModel) -> None:
     for detector, n in (("diagonal", 0), ("diagonal", -1)):
         with pytest.raises(UserError, match="give a whole number from 1"):
             gpt2.top_heads(detector, n)
+
+
+def test_sequences_beyond_the_context_are_read_where_positions_go_on(tmp_path: Path) -> None:
+    """Against the model of transformers itself, at twice its context."""
+    plain = plain_model("llama", max_position_embeddings=16)
+    lm = ni.load(save_folder(plain, tmp_path))
+    assert lm.model.cfg.n_ctx == 16
+    with pytest.warns(UserWarning, match="32 tokens are longer than the context of 16"):
+        found = lm.top_heads("previous_token", 100, seq_len=32, n_sequences=16)
+    tokens = lm.variant.sources[0].sequences(16, 32, begin_token=True, split="held_out", seed=0)
+    with torch.no_grad():
+        plain.set_attn_implementation("eager")
+        patterns = plain.eval()(tokens, output_attentions=True).attentions
+    for row in found.to_dict("records"):
+        pattern = patterns[row["layer"]][:, row["head"]]
+        # Queries from the ninth on.
+        expected = pattern.diagonal(-1, dim1=1, dim2=2)[:, 7:].mean()
+        assert row["value"] == pytest.approx(float(expected), abs=1e-4)
 
 
 def test_what_is_no_text_and_no_folder_is_refused(

@@ -13,9 +13,18 @@ from hypothesis import strategies as st
 
 import nope_interp as ni
 from experiments.benchmark.task import site_of, task_of
-from experiments.codes import aligned
+from experiments.codes import aligned, alignment
 from experiments.codes.aligned import alignment_rows, exam_of
-from experiments.codes.alignment import FOLDS, Exam, exchanged, learned_subspace, told_others
+from experiments.codes.alignment import (
+    FOLDS,
+    FUNCTIONS,
+    Answered,
+    Exam,
+    exchanged,
+    learned_subspace,
+    told_others,
+)
+from experiments.codes.variable import NONE, lines, variable_of
 from experiments.probing.measure import Split
 from nope_interp.constructions.planted import N_CTX, Planted
 from nope_interp.constructions.planted.plants import plant
@@ -24,6 +33,7 @@ from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.registry import make_answer_task
+from probes.codes.trends import TRENDS
 from tests import typecheck
 from tests.experiments.codes.test_counterfactual import untrained
 
@@ -109,7 +119,7 @@ def test_what_is_answered_at_kept_positions_is_not_learned_on(fold: int) -> None
 
     found = [
         learned_subspace(
-            one, planted.model, SITE, tokens, torch.Generator().manual_seed(0), steps=2, fold=fold
+            one, planted.model, SITE, tokens, torch.Generator().manual_seed(0), steps=2, seen=~kept
         )
         for one in (exam, replace(exam, answers=misled))
     ]
@@ -135,11 +145,12 @@ def test_right_answers_that_can_follow_are_judged_where_either_position_was_kept
         return torch.eye(16)[:, : how["rank"]]
 
     def told_so(*given: object) -> list[np.ndarray]:
-        told = torch.searchsorted(positions, given[-1])
+        told = torch.searchsorted(positions, given[-2])
         return [of[:, range(7), told] for of in pairs]
 
     monkeypatch.setattr(aligned, "learned_subspace", learned)
-    monkeypatch.setattr(aligned, "followed", told_so)
+    monkeypatch.setattr(alignment, "followed", told_so)
+    monkeypatch.setattr(aligned, "variable_of", lambda *_: {})
     (row,) = alignment_rows(task, exam, [SITE], [1])
     follows, could = 0, 0
     for kept in (exam.kept(fold).tolist() for fold in range(FOLDS)):
@@ -172,7 +183,7 @@ def test_a_position_told_to_be_another_asks_for_the_symbol_there(
 def test_who_has_few_or_no_such_positions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typecheck, "ON", False)  # as for a user
     with pytest.raises(UserError, match=r"3 positions ask for a symbol.*7 symbols or more"):
-        exam_of(untrained("reversal"))
+        alignment_rows(few := untrained("reversal"), exam_of(few), [SITE], [1])
     with pytest.raises(UserError, match="give a model of reversal, copy-cmc or reverse-mc"):
         exam_of(untrained("sort-single", 8))
     task = untrained("reversal", 8)
@@ -224,9 +235,81 @@ def test_a_checkpoint_is_asked_which_dimensions_hold_its_positions(tmp_path: Pat
     assert row["regressed"] == row["followed"] == 1
     assert row["untrained"] < 0.2
     assert row["net"] == pytest.approx(1 - row["untrained"])
+    # And it is the position itself: told later ones by t alone, answers follow.
+    assert row["later"] == row["told t"] == 1
+    assert "shorter" not in row  # trained on one length alone
     assert 0.8 < row["net_low"] <= row["net"] <= row["net_high"]
 
 
 def test_a_model_of_text_is_refused() -> None:
     with pytest.raises(UserError, match="models of ours that learned a task"):
         ni.load().align_positions()
+
+
+def teller(function: str, n: int) -> HookedTransformer:
+    """Says at every position which one it is, by a number that is this function of it.
+
+    The logit of position j is -(number - f(j))^2, less the number's own square, sharpened.
+    """
+    bare = {"normalization": "none", "attn_only": True}
+    config = TransformerConfig(1, 8, 1, n, n, positions="learned", **bare)
+    model = HookedTransformer(config).eval()
+    f = TRENDS[function](torch.arange(n) + 1.0, n)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.zero_()
+        # Content varies in other directions.
+        model.W_E[:, 2:] = torch.randn(n, 6, generator=torch.Generator().manual_seed(0))
+        model.W_E[:, 1] = 1
+        model.positions.table[:, 0] = f
+        model.W_U[0], model.W_U[1] = 1e4 * 2 * f, -1e4 * f.square()
+    return model
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_function_that_a_model_tells_position_by_is_named(function: str) -> None:
+    n, site = 12, site_of("blocks.0.hook_resid_pre")
+    model = teller(function, n)
+    tokens = torch.randint(n, (80, n), generator=torch.Generator().manual_seed(1))
+    exam = Exam(
+        torch.arange(n),
+        lambda model, tokens: model(tokens),
+        lambda tokens, told: told.expand(len(tokens), -1),
+    )
+    own = Answered.by(model, exam, tokens[:16])
+    assert own.right.all()
+    task = replace(task_of(plant("counting"), 0), model=model, split=Split(tokens, tokens[:16]))
+    # Least squares on as many functions as the rank finds the direction.
+    found = variable_of(task, own, model, site, FUNCTIONS.index(function) + 1, 0)
+    assert found["later"] == found[f"told {function}"] == 1
+    assert max(found[f"told {name}"] for name in FUNCTIONS if name != function) < 0.8
+    assert found["variable"] == function
+
+
+def test_where_nothing_follows_no_function_is_named() -> None:
+    planted = plant("positional vectors")
+    task = task_of(planted, 0)
+    few = replace(task, split=Split(task.split.fit[:60], task.split.held_out[:16]))
+    own = Answered.by(planted.model, exam_on(planted), few.split.held_out)
+    assert variable_of(few, own, planted.model, SITE, 1, 0)["variable"] == NONE
+
+
+def test_functions_are_fitted_where_they_are_told_to_be() -> None:
+    positions, fitted = torch.arange(3, 12), torch.arange(9) < 6
+    for name, line in lines(torch.randn(9, 4).double(), positions, fitted).items():
+        f = TRENDS[name](positions.double() + 1, 12)
+        # A line in the space of activations, along the function.
+        slope = (line[1] - line[0]) / (f[1] - f[0])
+        torch.testing.assert_close(line, line[0] + (f - f[0])[:, None] * slope)
+    means = TRENDS["log m"](positions.double() + 1, 12)[:, None].expand(-1, 4)
+    torch.testing.assert_close(lines(means, positions, fitted)["log m"], means)
+
+
+def test_shorter_examples_are_judged_where_the_model_was_trained_on_some(tmp_path: Path) -> None:
+    saved = tmp_path / "model.safetensors"
+    save_model(reader_of_one_number(8), saved, task="reversal", lengths=(7, 8))
+    how = {"layers": [0], "hooks": ("resid_pre",), "n_fit": 100, "n_held_out": 30}
+    (row,) = ni.load(saved).align_positions(ranks=(1,), **how).to_dict("records")
+    # The model reverses eight symbols alone: of seven, what it says right at all is by chance.
+    assert row["shorter"] < 0.5 < row["followed"]
+    assert row["shorter_low"] <= row["shorter"] <= row["shorter_high"]
