@@ -1,6 +1,5 @@
 """Pages that are written from the code: commands and their options, and what users import."""
 
-import dataclasses
 import inspect
 from collections.abc import Iterable, Iterator
 from importlib import import_module
@@ -14,7 +13,6 @@ from experiments.cli.explore import explore
 from experiments.cli.options import option_of, parameters
 from experiments.sweeps.registry import EXPERIMENTS, Experiment
 from experiments.variants.config import ProbingConfig
-from experiments.variants.words import flat
 
 _DOORS = ("nope_interp", "experiments", "probes")
 
@@ -36,7 +34,7 @@ def _write(app: Sphinx) -> None:
 
 
 def options_page() -> str:
-    """Every command, with each of its options, what it means and what it is by default."""
+    """Every command, with each of its options."""
     parts = [
         "# Command line and configs",
         "",
@@ -58,7 +56,6 @@ def _command(experiment: Experiment) -> Iterator[str]:
     yield ""
     yield experiment.summary
     yield ""
-    usual = flat("", experiment.config().to_dict()) if _has_defaults(experiment.config) else {}
     rows = []
     for word, parameter in parameters(experiment.config, experiment.meaningless).items():
         (option,) = parameter.annotation.__metadata__
@@ -67,8 +64,8 @@ def _command(experiment: Experiment) -> Iterator[str]:
             name = f"`{option.metavar}`"
         elif option.metavar:
             name += f" `{option.metavar}`"
-        rows.append((name, _shown(usual.get(word)), option.help))
-    yield from _table(("option", "by default", "meaning"), rows)
+        rows.append((name, option.help))
+    yield from _table(("option", "meaning"), rows)
 
 
 def _explore() -> Iterator[str]:
@@ -82,24 +79,9 @@ def _explore() -> Iterator[str]:
         (option,) = parameter.annotation.__metadata__
         word = option.metavar if isinstance(option, ArgumentInfo) else option_of(name)
         default = parameter.default or getattr(ProbingConfig, name, None)
-        usual = None if default in (None, False) else str(default)
-        rows.append((f"`{word}`", _shown(usual), option.help))
-    yield from _table(("option", "by default", "meaning"), rows)
-
-
-def _has_defaults(config: Any) -> bool:
-    return all(
-        field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        for field in dataclasses.fields(config)
-    )
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return ", ".join(f"`{one}`" for one in value)
-    return f"`{value}`"
+        usual = "" if default in (None, False) else f" Default: {default}."
+        rows.append((f"`{word}`", f"{option.help}{usual}"))
+    yield from _table(("option", "meaning"), rows)
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:

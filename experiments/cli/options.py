@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from experiments.variants.words import Field, Shorthand, fields_of, is_within
+from experiments.variants.words import Field, Shorthand, fields_of, is_within, usual_values
 from nope_interp.errors import shown
 
 Parameters = dict[str, inspect.Parameter]
@@ -36,12 +36,15 @@ def option_of(word: str) -> str:
 def parameters(kind: Any, hidden: frozenset[str]) -> Parameters:
     """A parameter for each word of a config but the hidden ones, as typer reads them, by word."""
     fields = {word: field for word, field in fields_of(kind).items() if not is_within(word, hidden)}
+    usual = usual_values(kind)
     own = {
-        word: _argument(field, kind.several) if word == kind.argument else _of_field(field)
+        word: _argument(field, kind.several)
+        if word == kind.argument
+        else _option(word, field, field.help, usual.get(word))
         for word, field in fields.items()
     }
     short = {
-        word: _of_shorthand(word, fields[shorthand.fields[0]], shorthand, hidden)
+        word: _of_shorthand(word, fields[shorthand.fields[0]], shorthand, hidden, usual)
         for word, shorthand in kind.shorthands.items()
         if shorthand.fields[0] in fields
     }
@@ -83,10 +86,6 @@ def given(words: Mapping[str, inspect.Parameter], values: Mapping[str, Any]) -> 
     }
 
 
-def _of_field(field: Field) -> inspect.Parameter:
-    return _option(field.word, field, field.help)
-
-
 def _argument(field: Field, several: bool) -> inspect.Parameter:
     metavar = "PAPER" if field.word == "name" else "NAME_OR_PATH"
     if several:
@@ -99,16 +98,24 @@ def _argument(field: Field, several: bool) -> inspect.Parameter:
 
 
 def _of_shorthand(
-    word: str, field: Field, shorthand: Shorthand, meaningless: frozenset[str]
+    word: str,
+    field: Field,
+    shorthand: Shorthand,
+    meaningless: frozenset[str],
+    usual: Mapping[str, Any],
 ) -> inspect.Parameter:
     sets = [name for name in shorthand.fields if name != word and not is_within(name, meaningless)]
     others = f" (sets {', '.join(map(option_of, sets))})" if sets else ""
     told = f"{(shorthand.help or field.help).rstrip('.')}{others}"
-    return _option(word, replace(field, kind=shorthand.kind or field.kind), told)
+    kind = shorthand.kind or field.kind
+    # What a shorthand of another type stands for is told by its own values.
+    value = usual.get(field.word) if kind is field.kind else None
+    return _option(word, replace(field, kind=kind), told, value)
 
 
-def _option(word: str, field: Field, said: str) -> inspect.Parameter:
-    name, about = option_of(word), _sentence(said)
+def _option(word: str, field: Field, said: str, usual: Any) -> inspect.Parameter:
+    """`usual` is its value where the option is left out; None is not shown."""
+    name, about = option_of(word), f"{_sentence(said)}{_by_default(usual)}"
     if field.kind is bool:
         switch = typer.Option(f"{name}/--no-{name.removeprefix('--')}", help=about)
         return parameter(word, Annotated[bool | None, switch])
@@ -119,6 +126,14 @@ def _option(word: str, field: Field, said: str) -> inspect.Parameter:
     return parameter(
         word, Annotated[Any, typer.Option(name, metavar=metavar, parser=read, help=about)]
     )
+
+
+def _by_default(usual: Any) -> str:
+    if isinstance(usual, bool):
+        usual = "yes" if usual else "no"
+    if isinstance(usual, list):
+        usual = ",".join(map(str, usual))
+    return "" if usual in (None, "") else f" Default: {usual}."
 
 
 def _sentence(said: str) -> str:

@@ -151,6 +151,22 @@ def fields_of(kind: type) -> dict[str, Field]:
     return found
 
 
+def usual_values(kind: Any) -> dict[str, Any]:
+    """What each field of a config is by default, by its word; nothing where one has no default.
+
+    Args:
+        kind: the config.
+
+    Returns:
+        The JSON-able values.
+    """
+    required = any(
+        field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        for field in dataclasses.fields(kind)
+    )
+    return {} if required else flat("the config", kind().to_dict())
+
+
 def _documented(kind: type) -> dict[str, str]:
     """What the docstrings of a config and its bases say of each attribute."""
     import docstring_parser

@@ -183,7 +183,7 @@ def test_without_a_name_the_model_of_the_package_is_loaded() -> None:
 def test_what_cannot_be_asked_is_one_sentence(gpt2: LoadedModel) -> None:
     with pytest.raises(UserError, match="did you mean 'previous_token'"):
         gpt2.top_heads("previous_tokn")
-    with pytest.raises(UserError, match="4096 tokens are longer .* no positions beyond: shorten"):
+    with pytest.raises(UserError, match=r"4096 tokens are longer .* no positions beyond: shorten"):
         gpt2.probe_positions(seq_len=4096)
     with pytest.raises(UserError, match="seq_len is 7: give a whole number from 8 on"):
         gpt2.probe_positions(seq_len=7)

@@ -114,9 +114,11 @@ def _sequences(
 
 
 def examples_of(task: AnswerTask, split: TaskSplit, n: int, seed: int) -> list[Sequences]:
-    """Up to `n` examples of each length of the split, cut where the shortest of them ends."""
-    every = dataset(task, n, split=split, seed=seed).values()
-    return [examples.tokens[:, : int(examples.length.min())] for examples in every]
+    """Up to `n` different examples of each length of the split, cut where the shortest of them
+    ends; the longest last."""
+    every = (examples.different for examples in dataset(task, n, split=split, seed=seed).values())
+    cut = [examples.tokens[:, : int(examples.length.min())] for examples in every]
+    return sorted(cut, key=lambda tokens: tokens.shape[1])
 
 
 def _loaded(config: ReproduceConfig, device: str) -> ModelVariant:
@@ -151,7 +153,7 @@ def _claims_of_given(found: Found) -> dict[str, Measured]:
     if found["r2"].max() > 0:
         named["counter-given"] = min(shares, key=lambda share: share.ci_low)
         named["counter-given-head"] = claims["head"]
-    if found["position/r2"].max() > 0:
+    if found["position/r2"][found["position/site"]] > 0:
         named["counter-given-inverted"] = claims["inverted"]
     return named
 
@@ -160,6 +162,11 @@ def inversion(found: Found, shift: str = "shift") -> Measured:
     """R² of an inverted count's shift: 1 where the reading of m shifts as predicted at every
     position, 0 where it shifts by the same everywhere, on average as predicted."""
     return over_seeds(found[f"position/{shift}"], partial(_r2_of_inverted, found))
+
+
+def no_shift(found: Found) -> float:
+    """The R² of an inverted count's shift where nothing shifts."""
+    return float(_r2_of_inverted(found, np.zeros((1, len(found["m"]))))[0])
 
 
 def _r2_of_inverted(found: Found, means: Float[Array, "row _"]) -> Float[Array, " row"]:
@@ -210,11 +217,10 @@ def _told(name: str, found: Found) -> Iterator[str]:
         f"In {name} m is read best {_place(found, site)}, with an R² of "
         f"{found['position/r2'][site]:.2f} (random weights: {random['position/r2'].max():.2f})."
     )
-    still = _r2_of_inverted(found, np.zeros((1, len(found["m"]))))[0]
     yield (
         f"{name}: an inverted count predicts how that reading shifts with an R² of "
-        f"{inverted.value:.2f}. No shift at all would have {still:.2f}. Random weights have "
-        f"{untrained.value:.2f}."
+        f"{inverted.value:.2f}. No shift at all would have {no_shift(found):.2f}. Random weights "
+        f"have {untrained.value:.2f}."
     )
     if "position/before" in found:
         before = inversion(found, "before").value

@@ -1,7 +1,7 @@
 """Do NoPE models contain Theorem 1's head once they have learned a task: one head that weighs the
 first tokens by 1/m, and an MLP that inverts it?"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -12,6 +12,7 @@ from experiments.papers.kazemnejad2023.counter import (
     best_head,
     examples_of,
     inversion,
+    no_shift,
     scaled_share,
 )
 from experiments.papers.kazemnejad2023.first_tokens import counted, n_shared, n_unread
@@ -22,16 +23,21 @@ from experiments.results.measurements import RANDOM_INIT
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask
 
+# One head is chosen in every second example, and read in the others.
+_FEWEST = 4
+# The bound of both claims: of a share, and of an R².
+_HALF = 0.5
 # What is read of one model, by the name of its array.
-_NUMBERS = ("r2", "all", "head", "position/r2", "inverted")
+_NUMBERS = ("r2", "all", "head", "position/r2", "inverted", "before", "no shift", "in order")
 # What was measured of NoPE, for each task; seeds along the first axis.
 Nope = Mapping[str, Mapping[str, Array]]
+Each = Float[Array, "seed task"]
 
 
 def counting(model: HookedTransformer, task: AnswerTask, n: int, seed: int) -> dict[str, Array]:
     """How a model's reading of 1/m shifts where its first tokens weigh twice as much.
 
-    Examples are of the training lengths, as many of each for the fit and half as many to read.
+    Examples are of the training lengths, twice as many of each for the fit as are read.
 
     Args:
         model: without positions, whose context holds examples longer than those.
@@ -42,19 +48,27 @@ def counting(model: HookedTransformer, task: AnswerTask, n: int, seed: int) -> d
     Returns:
         `r2`, how well 1/m is read of intact examples; `all`, the share of a counter's shift with
         every head scaled; `head`, that of the head that counts most; `position/r2`, how well m is
-        read after an MLP; `inverted`, the R² of an inverted count's shift. NaN where examples are
-        too short.
+        read after the MLP where that is best; `inverted`, the R² of an inverted count's shift
+        there; `before`, the same before that MLP, and `no shift`, where nothing shifts; `in order`,
+        1 where that MLP is not of an earlier layer than that head. NaN where examples are too
+        short, or too few.
     """
     fit, read = (examples_of(task, *drawn, seed) for drawn in (("train", 2 * n), ("validation", n)))
-    if read[-1].shape[1] < n_unread(n_shared(fit)) + LEAST_READ:
+    short = read[-1].shape[1] < n_unread(n_shared(fit)) + LEAST_READ
+    if short or len(read[-1]) < _FEWEST:
         return dict.fromkeys(_NUMBERS, np.array(np.nan))
     found = counted(model, fit, read, seed)
+    (layer, _), share = best_head(found)
+    site = found["position/site"]
     numbers = (
         found["r2"].max(),
         scaled_share(found),
-        best_head(found)[1].value,
-        found["position/r2"].max(),
+        share.value,
+        found["position/r2"][site],
         inversion(found).value,
+        inversion(found, "before").value if "position/before" in found else np.nan,
+        no_shift(found),
+        float(layer <= found["layer"][site]),
     )
     return dict(zip(_NUMBERS, map(np.array, numbers), strict=True))
 
@@ -62,55 +76,78 @@ def counting(model: HookedTransformer, task: AnswerTask, n: int, seed: int) -> d
 def counting_findings(preset: Preset, nope: Nope, learned: Bool[Array, "seed task"]) -> Findings:
     """Which NoPE models count as Theorem 1 does; `learned` says which models are asked."""
 
-    def each(name: str, of: str = "") -> Float[Array, "seed task"]:
+    def each(name: str, of: str = "") -> Each:
         return np.stack([nope[task][f"{of}counting/{name}"] for task in preset.tasks], axis=1)
 
+    setting = f"first tokens weighed twice in {preset.n_read} examples of each training length"
     counts, inverts = (learned & (each(name) > 0) for name in ("r2", "position/r2"))
-    if not enough(counts):
-        return Findings({}, (), "")
-    tasks = tuple(preset.tasks[t] for t in np.flatnonzero(counts.any(axis=0)))
-    shares = {
-        f"{part}, {model}": by_task(each(name, of), counts)
-        for name, part in (("all", "all heads"), ("head", "one head"))
-        for model, of in (("trained", ""), (RANDOM_INIT, "untrained/"))
-    }
-    claims = {"counter-head-tasks": over_seeds(shares["one head, trained"])}
+    claims, figures = {}, []
+    if enough(counts):
+        shares = {
+            f"{part}, {model}": by_task(each(name, of), counts)
+            for name, part in (("all", "all heads"), ("head", "one head"))
+            for model, of in (("trained", ""), (RANDOM_INIT, "untrained/"))
+        }
+        claims["counter-head-tasks"] = over_seeds(shares["one head, trained"])
+        tasks = tuple(preset.tasks[t] for t in np.flatnonzero(counts.any(axis=0)))
+        figures.append(_drawn(tasks, shares))
     if enough(inverts):
-        claims["counter-inverted-tasks"] = over_seeds(by_task(each("inverted"), inverts))
+        passed = (each("inverted") >= _HALF).astype(float)
+        claims["counter-inverted-tasks"] = over_seeds(by_task(passed, inverts))
     return Findings(
         claims,
-        (_drawn(tasks, shares),),
-        f"first tokens weighed twice in {preset.n_read} held-out examples of each training length",
-        tuple(_told(learned, each("r2"), each("head"), each("inverted"), inverts, shares)),
+        tuple(figures),
+        setting,
+        (
+            *_on_models(learned, each("r2")),
+            *_on_heads(counts, each("head"), each("head", "untrained/"), each("all")),
+            *_on_inversion(inverts, each, counts & (each("head") >= _HALF)),
+        ),
     )
 
 
-def _told(
-    learned: Bool[Array, "seed task"],
-    r2: Float[Array, "seed task"],
-    head: Float[Array, "seed task"],
-    inverted: Float[Array, "seed task"],
-    inverts: Bool[Array, "seed task"],
-    shares: Mapping[str, Float[Array, " task"]],
+def _on_models(learned: Bool[Array, "seed task"], r2: Each) -> Iterator[str]:
+    yield (
+        f"First tokens are changed in {(learned & (r2 > 0)).sum()} of {learned.sum()} NoPE models "
+        f"that learned. The examples of {(learned & np.isnan(r2)).sum()} are too short or too few, "
+        f"and in {(learned & (r2 <= 0)).sum()} no reading of 1/m is better than a constant."
+    )
+
+
+def _on_heads(
+    counts: Bool[Array, "seed task"], head: Each, untrained: Each, every: Each
 ) -> Iterator[str]:
-    counts = learned & (r2 > 0)
-    half = 0.5  # the bound of both claims
+    if counts.any():
+        yield (
+            f"In {(head[counts] >= _HALF).sum()} of {counts.sum()} models one head has half of a "
+            f"counter's shift or more. The mean is {head[counts].mean():.2f}, with random weights "
+            f"{untrained[counts].mean():.2f}. All heads together have {every[counts].mean():.2f}."
+        )
+
+
+def _on_inversion(
+    inverts: Bool[Array, "seed task"],
+    each: Callable[..., Each],
+    one_head: Bool[Array, "seed task"],
+) -> Iterator[str]:
+    if not inverts.any():
+        return
+    inverted = each("inverted")
+    passed = inverts & (inverted >= _HALF)
+    both = passed & one_head & (each("in order") == 1)
+
+    def median(of: Each) -> str:
+        return f"{np.nanmedian(of[inverts]):.2f}"
+
     yield (
-        f"First tokens are changed in {counts.sum()} of {learned.sum()} NoPE models that learned. "
-        f"The examples of {(learned & np.isnan(r2)).sum()} are too short, and of "
-        f"{(learned & (r2 <= 0)).sum()} no reading of 1/m is better than a constant."
+        f"In {passed.sum()} of {inverts.sum()} models the reading of m shifts as an inverted "
+        f"count, with an R² of at least {_HALF:g}. {both.sum()} of them also have such a head, in "
+        "no later layer."
     )
     yield (
-        f"In {(head[counts] >= half).sum()} of {counts.sum()} one head has half of a counter's "
-        f"shift or more. Mean over tasks: {shares['one head, trained'].mean():.2f}; with random "
-        f"weights {shares[f'one head, {RANDOM_INIT}'].mean():.2f}. All heads together have "
-        f"{shares['all heads, trained'].mean():.2f}."
-    )
-    both = inverts & counts & (head >= half) & (inverted >= half)
-    yield (
-        f"In {(inverted[inverts] >= half).sum()} of {inverts.sum()} the reading of m shifts as an "
-        f"inverted count, with an R² of at least {half:g}. Theorem 1's head and MLP are both in "
-        f"{both.sum()}."
+        f"The median R² of an inverted count is {median(inverted)}. Before the MLP it is "
+        f"{median(each('before'))}, with random weights {median(each('inverted', 'untrained/'))}, "
+        f"and where nothing shifts {median(each('no shift'))}."
     )
 
 
@@ -118,7 +155,7 @@ def _told(
     "counting-tasks",
     "task",
     "share of a counter's shift",
-    claims=("counter-head-tasks", "counter-inverted-tasks"),
+    claims=("counter-head-tasks",),
     ticks=lambda tasks, shares: tasks,
 )
 def _drawn(tasks: tuple[str, ...], shares: Mapping[str, Float[Array, " task"]]) -> Iterator[Panel]:
@@ -126,7 +163,7 @@ def _drawn(tasks: tuple[str, ...], shares: Mapping[str, Float[Array, " task"]]) 
 
     How far the reading of 1/m shifts where the first tokens weigh twice as much. They do in all
     heads, or in the one that shifts it most. Of a model of Theorem 1 both are 1. Means over models
-    that learned.
+    that learned; with random weights, over the models that these began as.
     """
     at = np.arange(float(len(tasks)))
     measured = {name: share[None] for name, share in shares.items()}

@@ -33,20 +33,33 @@ def test_the_head_and_the_mlp_of_theorem_1_are_found_where_they_are() -> None:
     assert built["r2"] > 0.99
     assert built["all"] == pytest.approx(1, abs=0.05)
     assert built["head"] == pytest.approx(1, abs=0.05)
-    assert built["inverted"] > 0.9
+    assert built["inverted"] > 0.9 > 0 > built["before"]
+    assert built["position/r2"] > 0.99
+    assert built["in order"] == 1
+    assert built["no shift"] < 0
     without = counting(theorem(inverts=False), TASK, 32, 0)
     assert without["head"] == pytest.approx(1, abs=0.05)
     assert without["inverted"] < 0
 
 
-def test_examples_too_short_to_read_give_no_number() -> None:
+def test_examples_too_short_or_too_few_to_read_give_no_number() -> None:
     task = make_answer_task("copy-cmc", training_lengths=range(2, 4), test_lengths=range(4, 6))
     assert all(np.isnan(value) for value in counting(theorem(), task, 8, 0).values())
+    assert all(np.isnan(value) for value in counting(theorem(), TASK, 3, 0).values())
 
 
 def nope(head: list[float], r2: list[float]) -> dict[str, np.ndarray]:
     """What `counting` gives of some models, trained and untrained."""
-    trained = {"r2": r2, "all": 1.0, "head": head, "position/r2": 0.9, "inverted": 0.8}
+    trained = {
+        "r2": r2,
+        "all": 1.0,
+        "head": head,
+        "position/r2": 0.9,
+        "inverted": 0.8,
+        "before": -3.0,
+        "no shift": -7.0,
+        "in order": [1.0] * (len(head) - 1) + [0.0],
+    }
     found = {f"counting/{name}": np.broadcast_to(of, len(head)) for name, of in trained.items()}
     return found | {f"untrained/{name}": np.full(len(head), 0.25) for name in found}
 
@@ -61,13 +74,25 @@ def test_claims_are_of_models_that_learned_and_that_can_be_read() -> None:
     findings = counting_findings(PRESET, found, learned)
     assert findings.claims["counter-head-tasks"].value == pytest.approx((0.9 + 0.3) / 2)
     assert findings.claims["counter-head-tasks"].n == 2
-    assert findings.claims["counter-inverted-tasks"].value == pytest.approx(0.8)
-    which, heads, inverted = findings.notes
+    which, heads, both, inverted = findings.notes
     assert "in 5 of 7 NoPE models" in which
-    assert "of 1 are too short, and of 1" in which
-    assert heads.startswith("In 3 of 5 one head")
-    assert "random weights 0.25" in heads
-    assert inverted.endswith("both in 3.")
+    assert "of 1 are too short or too few, and in 1 no reading" in which
+    assert heads.startswith("In 3 of 5 models one head")
+    assert "The mean is 0.66, with random weights 0.25." in heads
+    # The last model of each task has its MLP before its head.
+    assert both.startswith("In 7 of 7 models")
+    assert "2 of them also have such a head" in both
+    assert "count is 0.80. Before the MLP it is -3.00, with random weights 0.25" in inverted
+    assert inverted.endswith("where nothing shifts -7.00.")
+
+
+def test_the_share_of_models_that_invert_is_taken_task_by_task() -> None:
+    """One wild model of a task cannot decide."""
+    found = {task: nope([0.9] * 4, [0.9] * 4) for task in PRESET.tasks}
+    found["reverse-mc"] |= {"counting/inverted": np.array([-99.0, 0.8, -99.0, 0.3])}
+    findings = counting_findings(PRESET, found, np.ones((4, 2), dtype=bool))
+    assert findings.claims["counter-inverted-tasks"].value == pytest.approx((1 + 0.25) / 2)
+    assert findings.claims["counter-inverted-tasks"].n == 2
 
 
 def test_too_few_models_make_no_claim() -> None:
