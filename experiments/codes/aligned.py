@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Bool
-from torch import Tensor
 
 from experiments.codes.alignment import (
+    COULD,
     FOLDS,
     FUNCTIONS,
     Answered,
     Counts,
     Exam,
+    Judges,
     Logits,
     Subspace,
     learned_subspace,
+    share_of,
     untrained_twin,
 )
 from experiments.codes.counterfactual import asking_positions
-from experiments.codes.order import share_rows
 from experiments.codes.task import InterventionTask
 from experiments.codes.variable import variable_of
 from experiments.probing.measure import Site
@@ -37,10 +37,13 @@ from nope_interp.models.marked import logits_at
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.progress import progress
 from nope_interp.shapes import Tokens
-from probes.bootstrap import SequenceBootstrap
+from probes.bootstrap import NamedBootstrap
+from probes.scores import Score
 
 # Farther from what linear regression reads than a planted model's subspace is.
 _STEPS = 200
+_CONSTANT = "constant"
+_CONTROLS = ("untrained", _CONSTANT)
 
 
 def exam_of(task: InterventionTask) -> Exam:
@@ -108,7 +111,8 @@ def alignment_rows(
     own = Answered.by(model, exam, task.split.held_out)
     if not own.right.any():
         raise UserError("the model answers none of these examples right: train it longer.")
-    others = [Answered.by(model, exam_of(one), one.split.held_out) for one in shorter]
+    asked = (Answered.by(model, exam_of(one), one.split.held_out) for one in shorter)
+    others = [one for one in asked if one.right.any()]
     models = (model, untrained_twin(model, task.seed))
     pairs = [(site, rank) for site in where for rank in ranks]
     bar = progress(pairs, description, "subspace")
@@ -154,23 +158,28 @@ def _row(
         )
     }
     counts = {name: _judged(own, *of, site) for name, of in found.items()}
+    counts[_CONSTANT] = np.sum(
+        [own.constant(_either_of(own, fold)) for fold in range(FOLDS)], axis=0
+    )
     shares = _shares(counts, task.seed)
     row = {
         "layer": site.layer,
         "site": site.hook,
         "rank": rank,
-        **{name: score["value"] for name, score in shares.items()},
-        "net_low": shares["net"]["ci_low"],
-        "net_high": shares["net"]["ci_high"],
+        **{name: score.value for name, score in shares.items()},
+        "net_low": shares["net"].ci_low,
+        "net_high": shares["net"].ci_high,
     }
     if others:
         elsewhere = {
             name: np.concatenate([_judged_everywhere(one, *found[name], site) for one in others])
             for name in ("followed", "untrained")
         }
+        elsewhere[_CONSTANT] = FOLDS * np.concatenate(
+            [one.constant(_all_of(one)) for one in others]
+        )
         net = _shares(elsewhere, task.seed)["net"]
-        row["shorter"] = net["value"]
-        row |= {"shorter_low": net["ci_low"], "shorter_high": net["ci_high"]}
+        row |= {"shorter": net.value, "shorter_low": net.ci_low, "shorter_high": net.ci_high}
     return row | variable_of(task, own, model, site, rank, _STEPS)
 
 
@@ -192,33 +201,33 @@ def _judged(
     """Where either position was kept; over all folds."""
     total = np.zeros((len(own.right), 2), dtype=np.int64)
     for fold, subspace in enumerate(subspaces):
-        kept = own.exam.kept(fold)
-        total += own.counts(model, site, subspace, partial(_either, kept))
+        total += own.counts(model, site, subspace, _either_of(own, fold))
     return total
 
 
-def _either(kept: Bool[Tensor, " asked"], by: int) -> Bool[Tensor, " asked"]:
+def _either_of(own: Answered, fold: int) -> Judges:
     """Positions that were kept, or are told to be one that was."""
-    return kept | kept.roll(-by)
+    kept = own.exam.kept(fold)
+    return lambda by: kept | kept.roll(-by)
+
+
+def _all_of(some: Answered) -> Judges:
+    everywhere = torch.ones_like(some.exam.positions, dtype=torch.bool)
+    return lambda by: everywhere
 
 
 def _judged_everywhere(
     other: Answered, model: HookedTransformer, subspaces: Sequence[Subspace], site: Site
 ) -> Counts:
-    everywhere = torch.ones_like(other.exam.positions, dtype=torch.bool)
-    counts = [other.counts(model, site, subspace, lambda by: everywhere) for subspace in subspaces]
+    counts = [other.counts(model, site, subspace, _all_of(other)) for subspace in subspaces]
     return np.sum(counts, axis=0)
 
 
-def _shares(counts: Mapping[str, Counts], seed: int) -> dict[str, dict[str, Any]]:
-    """The share that follows by name, and `net`, that of `followed` less that of `untrained`."""
-    could = counts["followed"][:, 1]
-    columns = np.stack([*(of[:, 0] for of in counts.values()), could], axis=1)
-    weights = dict(zip(counts, np.eye(len(counts), dtype=int), strict=True))
-    weights["net"] = weights["followed"] - weights["untrained"]
-    rows = share_rows(
-        SequenceBootstrap(seed=seed).update(columns.astype(float)),
-        {(name, ""): tuple(of.tolist()) for name, of in weights.items()},
-        {},
-    )
-    return {row["metric"]: row for row in rows}
+def _shares(counts: Mapping[str, Counts], seed: int) -> dict[str, Score]:
+    """The share that follows by name, and `net`, that of `followed` less the larger of controls."""
+    columns = {name: of[:, 0].astype(float) for name, of in counts.items()}
+    could = counts["followed"][:, 1].astype(float)
+    bootstrap = NamedBootstrap(columns | {COULD: could}, seed=seed)
+    shares = {name: share_of(bootstrap, name) for name in counts}
+    shares["net"] = share_of(bootstrap, "followed", *_CONTROLS)
+    return {name: bootstrap.score(name, of, chance=0.0) for name, of in shares.items()}

@@ -11,6 +11,7 @@ on others, in other sequences, beside a random-init model of the same config.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,7 +25,9 @@ from nope_interp.interventions.intervene import intervene
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Activations, Tokens
 from nope_interp.streams import read_at
+from probes.bootstrap import Array, ArrayFunction, NamedBootstrap, ratio
 from probes.codes.trends import TRENDS
+from probes.shapes import PerPosition
 
 _BATCH = 16
 _LEARNING_RATE = 2e-3
@@ -44,11 +47,13 @@ Told = Int[Tensor, " asked"]
 Followed = Bool[np.ndarray, "sequence asked"]
 # Its columns span it; they need not be orthogonal.
 Subspace = Float[Tensor, "d_model rank"]
+# The name of the column of answers that could follow.
+COULD = "could"
 # What is told at each position that is asked.
 Values = Float[Tensor, "asked d_model"]
 # Of each sequence, how many answers follow, and how many could.
 Counts = Int[np.ndarray, "sequence 2"]
-# The ways to tell positions to be others: all turn by so many places, one after the other.
+# Which positions count, where each is told to be the one so many places on.
 Judges = Callable[[int], Bool[Tensor, " asked"]]
 
 
@@ -71,6 +76,11 @@ class Exam:
         """The positions that are not learned on: every third one, from the third, second or first
         on as fold is 0, 1 or 2."""
         return (torch.arange(1, len(self.positions) + 1) + fold) % FOLDS == 0
+
+    def functions(self) -> dict[str, PerPosition]:
+        """What each of `FUNCTIONS` is at the positions that are asked."""
+        m = self.positions.double() + 1
+        return {name: TRENDS[name](m, int(m[-1])) for name in FUNCTIONS}
 
 
 def untrained_twin(model: HookedTransformer, seed: int) -> HookedTransformer:
@@ -114,7 +124,7 @@ def learned_subspace(
         `[d_model rank]`.
     """
     seen = ~exam.kept() if seen is None else seen
-    subspace = _regressed(exam.positions[seen], model, site, tokens, rank).requires_grad_()
+    subspace = _regressed(exam, seen, model, site, tokens, rank).requires_grad_()
     optimizer = torch.optim.Adam([subspace], lr=_LEARNING_RATE)
     for _ in range(steps):
         batch = tokens[torch.randint(len(tokens), (_BATCH,), generator=generator)]
@@ -230,14 +240,56 @@ class Answered:
             judges: which positions count, where all are told to be the one so many places on.
             values: as `experiments.codes.alignment.exchanged` takes them.
         """
+
+        def follows(told: Told) -> tuple[Followed, Followed]:
+            return followed(self.exam, model, site, subspace, self.tokens, told, values)
+
+        return self._counted(follows, judges)
+
+    def constant(self, judges: Judges) -> Counts:
+        """The same of who gives the answer of one position everywhere: of the best such one.
+
+        An exchange that drives a model to the last position has as much, whatever was told.
+
+        Args:
+            judges: as for `counts`.
+        """
+        exam, tokens = self.exam, self.tokens
+        here = exam.answers(tokens, exam.positions)
+
+        def follows(told: Told, one: Tensor) -> tuple[Followed, Followed]:
+            there = exam.answers(tokens, told)
+            said = exam.answers(tokens, one.expand(len(exam.positions)))
+            return (said == there).numpy(), (there != here).numpy()
+
+        every = (self._counted(partial(follows, one=one), judges) for one in exam.positions)
+        return max(every, key=lambda counts: int(counts[:, 0].sum()))
+
+    def _counted(
+        self, follows: Callable[[Told], tuple[Followed, Followed]], judges: Judges
+    ) -> Counts:
         found = np.zeros((len(self.right), 2), dtype=np.int64)
         for by in range(1, len(self.exam.positions)):
-            told = self.exam.positions.roll(-by)
-            how = (self.exam, model, site, subspace, self.tokens, told, values)
-            follows, could = followed(*how)
+            follow, could = follows(self.exam.positions.roll(-by))
             counted = could & self.right & judges(by).numpy()
-            found += np.stack([(follows & counted).sum(axis=1), counted.sum(axis=1)], axis=1)
+            found += np.stack([(follow & counted).sum(axis=1), counted.sum(axis=1)], axis=1)
         return found
+
+
+def share_of(bootstrap: NamedBootstrap, name: str, *less: str) -> ArrayFunction:
+    """The share of answers that follow, of those that could (`COULD`), for `NamedBootstrap.score`.
+
+    Args:
+        bootstrap: with a column for each name, and for `COULD`.
+        name: whose answers.
+        less: others, of whom the larger share is subtracted.
+    """
+
+    def follow(means: Array) -> Array:
+        taken = [bootstrap.mean(other)(means) for other in less]
+        return bootstrap.mean(name)(means) - (np.max(taken, axis=0) if taken else 0.0)
+
+    return ratio(follow, bootstrap.mean(COULD))
 
 
 def told_others(positions: Asked, among: Bool[Tensor, " asked"], generator: Generator) -> Told:
@@ -259,16 +311,21 @@ def told_others(positions: Asked, among: Bool[Tensor, " asked"], generator: Gene
 
 
 def _regressed(
-    seen: Asked, model: HookedTransformer, site: Site, tokens: Tokens, rank: int
+    exam: Exam,
+    seen: Bool[Tensor, " asked"],
+    model: HookedTransformer,
+    site: Site,
+    tokens: Tokens,
+    rank: int,
 ) -> Subspace:
     """The directions of least squares on functions of the positions that are learned on.
 
     From random ones, gradient descent is lost in content: far from the right direction, and so from
     the right answer, the loss hardly changes.
     """
-    x = read_positions(model, site, tokens, seen)
-    m = seen.double() + 1
-    read = torch.stack([TRENDS[name](m, int(m[-1])) for name in FUNCTIONS[:rank]], dim=1)
+    x = read_positions(model, site, tokens, exam.positions[seen])
+    every = exam.functions()
+    read = torch.stack([every[name][seen] for name in FUNCTIONS[:rank]], dim=1)
     wanted = read.expand(len(x), -1, -1).flatten(0, 1)
     x = x.flatten(0, 1)
     centred = x - x.mean(dim=0)

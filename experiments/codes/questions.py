@@ -134,12 +134,13 @@ def positions_aligned(
         judged, 0 to 1, with 95% intervals over examples (`..._low`, `..._high`):
 
         - `followed`: those that follow; `regressed`: with what linear regression reads, before any
-          search; `untrained`: in a random-init model, searched alike; `net`: `followed` less
-          `untrained`;
+          search; `untrained`: in a random-init model, searched alike; `constant`: of who gives the
+          answer of one position everywhere, the best one; `net`: `followed` less the larger of
+          these two;
         - `shorter`: the same, net, on shorter examples, whose lengths the search never saw, where
-          the model was trained on some;
-        - `later`, `told t`, `told 1/m`, `told log m`, `told slow cosine` and `variable`: as
-          `experiments.codes.variable.variable_of` describes them.
+          the model was trained on some that it answers;
+        - `later`, `later constant`, `told t`, `told 1/m`, `told log m`, `told slow cosine` and
+          `variable`: as `experiments.codes.variable.variable_of` describes them.
 
     Raises:
         UserError: for a model that has not learned order, a task whose answer is not read off

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -144,7 +145,7 @@ def intervention_task_of(config: ProbingConfig, variant: ModelVariant) -> Interv
 def shorter_tasks(
     config: ProbingConfig, variant: ModelVariant, task: InterventionTask
 ) -> list[InterventionTask]:
-    """The same on shorter examples, of each training length from 4 on.
+    """The same on shorter examples, of each training length that can be read.
 
     Args:
         config: as for the task.
@@ -153,9 +154,13 @@ def shorter_tasks(
     """
     if task.source is None:
         return []
-    shorter = task.source.fitting_lengths(config.seq_len)[:-1]
-    tokens = (task.source.n_tokens(length) for length in shorter if length >= _FEWEST_POSITIONS)
-    return [intervention_task_of(replace(config, seq_len=n), variant) for n in tokens]
+    found = []
+    for length in task.source.fitting_lengths(config.seq_len)[:-1]:
+        # Of some lengths there are too few positions, or examples: none was asked for.
+        with suppress(UserError):
+            shorter = replace(config, seq_len=task.source.n_tokens(length))
+            found.append(intervention_task_of(shorter, variant))
+    return found
 
 
 def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) -> InterventionTask:

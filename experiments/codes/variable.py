@@ -2,37 +2,39 @@
 
 A subspace is learned on the first two thirds of the positions. There each function is fitted to the
 mean activation, and says what later positions would have. Then positions are told to be one of
-these later ones: what lies in the subspace is set to what the function says. The function that is
-the model's own makes answers follow; another one does not, since it says something else there.
+these later ones: what lies in the subspace is set to what the function says. The model's own
+function makes answers follow; another one says something else there. Few functions are tried: the
+one that is named is the nearest of them.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from experiments.codes.alignment import (
+    COULD,
     FOLDS,
     FUNCTIONS,
     Answered,
-    Asked,
+    Exam,
     Values,
     learned_subspace,
     read_positions,
+    share_of,
 )
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.models.transformer import HookedTransformer
 from probes.bootstrap import NamedBootstrap
-from probes.codes.trends import TRENDS, trend_line
+from probes.codes.trends import trend_line
 
 _LEARNED_SHARE = 2 / 3
 UNDECIDED, NONE = "undecided", "none"
+_LATER, _CONSTANT = "later", "constant"
 
 
 def variable_of(
@@ -55,48 +57,63 @@ def variable_of(
 
     Returns:
         Shares of the right answers of positions that are told to be later than all that were
-        learned on: `later`, with what another example has there, and `told t`, `told 1/m` and so
-        on, with what the function says. `variable` is the function by which surely more follow
-        than by each other one, and surely a tenth; "none" where surely less than a tenth follow by
-        any; else "undecided".
+        learned on: `later`, with what another example has there; `later constant`, of who gives the
+        answer of one position everywhere, the best one; and `told t`, `told 1/m` and so on, with
+        what the function says. `variable` is the nearest of these four functions, or a word, as
+        `_named` says.
     """
-    exam = own.exam
+    exam, fit = own.exam, task.split.fit
     early = torch.arange(len(exam.positions)) < math.ceil(_LEARNED_SHARE * len(exam.positions))
     generator = torch.Generator().manual_seed(FOLDS * task.seed)
-    fit = task.split.fit
     subspace = learned_subspace(
         exam, model, site, fit, generator, rank=rank, steps=steps, seen=early
     )
+
+    def told_late(by: int) -> Bool[Tensor, " asked"]:
+        return ~early.roll(-by)
+
     means = read_positions(model, site, fit, exam.positions).mean(dim=0)
-    counts = {
-        name: own.counts(model, site, subspace, lambda by: ~early.roll(-by), values)
-        for name, values in {"later": None, **lines(means, exam.positions, early)}.items()
+    values = {_LATER: None} | lines(means, exam, early)
+    counts = {name: own.counts(model, site, subspace, told_late, of) for name, of in values.items()}
+    counts[_CONSTANT] = own.constant(told_late)
+    columns = {name: of[:, 0].astype(float) for name, of in counts.items()}
+    could = counts[_LATER][:, 1].astype(float)
+    bootstrap = NamedBootstrap(columns | {COULD: could}, seed=task.seed)
+    shares = {
+        name: bootstrap.score(name, share_of(bootstrap, name), chance=0.0).value for name in counts
     }
-    # The same could follow, whatever is told.
-    follows = {name: of[:, 0] / max(of[:, 1].mean(), 1) for name, of in counts.items()}
-    shares = {name: float(of.mean()) for name, of in follows.items()}
     told = {f"told {name}": shares[name] for name in FUNCTIONS}
-    return {"later": shares["later"], **told, "variable": _named(follows, task.seed)}
+    every = {_LATER: shares[_LATER], f"{_LATER} {_CONSTANT}": shares[_CONSTANT], **told}
+    return every | {"variable": _named(bootstrap, max(FUNCTIONS, key=lambda name: shares[name]))}
 
 
-def lines(means: Values, positions: Asked, fitted: Bool[Tensor, " asked"]) -> dict[str, Values]:
-    """What each function, fitted at some positions, says of all.
+def lines(means: Values, exam: Exam, fitted: Bool[Tensor, " asked"]) -> dict[str, Values]:
+    """What each function, fitted at some positions, says of all that are asked.
 
     Args:
-        means: the mean activation at each position that is asked.
-        positions: their numbers, counted from 0.
+        means: the mean activation at each.
+        exam: says which they are.
         fitted: where functions are fitted.
     """
-    m = positions.double() + 1
-    return {name: trend_line(means, TRENDS[name](m, int(m[-1])), fitted) for name in FUNCTIONS}
+    return {name: trend_line(means, of, fitted) for name, of in exam.functions().items()}
 
 
-def _named(follows: Mapping[str, Float[np.ndarray, " sequence"]], seed: int) -> str:
-    bootstrap = NamedBootstrap(follows, seed=seed)
-    best = max(FUNCTIONS, key=lambda name: float(follows[name].mean()))
-    low, high = bootstrap.interval_of(bootstrap.mean(best))
-    if high < WORTH_NAMING:
-        return NONE
-    leads = (bootstrap.difference(best, name) for name in FUNCTIONS if name != best)
-    surely = all(bootstrap.interval_of(lead)[0] > 0 for lead in leads)
-    return best if surely and low >= WORTH_NAMING else UNDECIDED
+def _named(bootstrap: NamedBootstrap, best: str) -> str:
+    """The word for the function that most answers follow.
+
+    It is named where surely more follow it than any other function, surely a tenth more than a
+    constant answer has, and not surely fewer than follow another example's activation. It is "none"
+    where that activation is surely followed, a tenth beyond a constant, and the function surely is
+    not. Otherwise it is "undecided".
+    """
+
+    def interval(name: str, *less: str) -> tuple[float, float]:
+        low, high = bootstrap.interval_of(share_of(bootstrap, name, *less))
+        return float(low), float(high)
+
+    low, high = interval(best, _CONSTANT)
+    leads = min(interval(best, name)[0] for name in FUNCTIONS if name != best)
+    if low >= WORTH_NAMING and leads > 0 and interval(best, _LATER)[1] >= 0:
+        return best
+    held = interval(_LATER, _CONSTANT)[0] >= WORTH_NAMING
+    return NONE if held and high < WORTH_NAMING else UNDECIDED

@@ -141,8 +141,8 @@ def _on_inversion(
 
     yield (
         f"In {passed.sum()} of {inverts.sum()} models the reading of m shifts as an inverted "
-        f"count, with an R² of at least {_HALF:g}. {both.sum()} of them also have such a head, in "
-        "no later layer."
+        f"count, with an R² of at least {_HALF:g}. Such a head, in no later layer, is also in "
+        f"{both.sum()} of them."
     )
     yield (
         f"The median R² of an inverted count is {median(inverted)}. Before the MLP it is "

@@ -1,8 +1,10 @@
 """Learned subspaces, in models of which it is known what holds the position, and in how many
 dimensions."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +26,7 @@ from experiments.codes.alignment import (
     learned_subspace,
     told_others,
 )
-from experiments.codes.variable import NONE, lines, variable_of
+from experiments.codes.variable import NONE, UNDECIDED, lines, variable_of
 from experiments.probing.measure import Split
 from nope_interp.constructions.planted import N_CTX, Planted
 from nope_interp.constructions.planted.plants import plant
@@ -234,11 +236,14 @@ def test_a_checkpoint_is_asked_which_dimensions_hold_its_positions(tmp_path: Pat
     # The number that is asked by is one direction, which least squares finds.
     assert row["regressed"] == row["followed"] == 1
     assert row["untrained"] < 0.2
-    assert row["net"] == pytest.approx(1 - row["untrained"])
-    # And it is the position itself: told later ones by t alone, answers follow.
-    assert row["later"] == row["told t"] == 1
+    # Of seven positions a constant answer is right for one, and where symbols recur.
+    assert 1 / 7 <= row["constant"] < 0.3
+    assert row["net"] == pytest.approx(1 - max(row["untrained"], row["constant"]))
     assert "shorter" not in row  # trained on one length alone
-    assert 0.8 < row["net_low"] <= row["net"] <= row["net_high"]
+    assert 0.6 < row["net_low"] <= row["net"] <= row["net_high"]
+    # And it is the position itself. But over two later positions log m tells as much as t.
+    assert row["later"] == row["told t"] == row["told log m"] == 1
+    assert row["variable"] == UNDECIDED
 
 
 def test_a_model_of_text_is_refused() -> None:
@@ -246,7 +251,7 @@ def test_a_model_of_text_is_refused() -> None:
         ni.load().align_positions()
 
 
-def teller(function: str, n: int) -> HookedTransformer:
+def teller(function: Callable[[torch.Tensor], torch.Tensor], n: int) -> HookedTransformer:
     """Says at every position which one it is, by a number that is this function of it.
 
     The logit of position j is -(number - f(j))^2, less the number's own square, sharpened.
@@ -254,7 +259,7 @@ def teller(function: str, n: int) -> HookedTransformer:
     bare = {"normalization": "none", "attn_only": True}
     config = TransformerConfig(1, 8, 1, n, n, positions="learned", **bare)
     model = HookedTransformer(config).eval()
-    f = TRENDS[function](torch.arange(n) + 1.0, n)
+    f = function(torch.arange(n) + 1.0)
     with torch.no_grad():
         for weights in model.parameters():
             weights.zero_()
@@ -266,9 +271,10 @@ def teller(function: str, n: int) -> HookedTransformer:
     return model
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_the_function_that_a_model_tells_position_by_is_named(function: str) -> None:
-    n, site = 12, site_of("blocks.0.hook_resid_pre")
+def told_by_teller(
+    function: Callable[[torch.Tensor], torch.Tensor], n: int, rank: int = 1
+) -> dict[str, Any]:
+    site = site_of("blocks.0.hook_resid_pre")
     model = teller(function, n)
     tokens = torch.randint(n, (80, n), generator=torch.Generator().manual_seed(1))
     exam = Exam(
@@ -279,30 +285,91 @@ def test_the_function_that_a_model_tells_position_by_is_named(function: str) -> 
     own = Answered.by(model, exam, tokens[:16])
     assert own.right.all()
     task = replace(task_of(plant("counting"), 0), model=model, split=Split(tokens, tokens[:16]))
+    return variable_of(task, own, model, site, rank, 0)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_function_that_a_model_tells_position_by_is_named(function: str) -> None:
     # Least squares on as many functions as the rank finds the direction.
-    found = variable_of(task, own, model, site, FUNCTIONS.index(function) + 1, 0)
+    rank = FUNCTIONS.index(function) + 1
+    found = told_by_teller(lambda m: TRENDS[function](m, 12), 12, rank)
     assert found["later"] == found[f"told {function}"] == 1
     assert max(found[f"told {name}"] for name in FUNCTIONS if name != function) < 0.8
     assert found["variable"] == function
 
 
-def test_where_nothing_follows_no_function_is_named() -> None:
+@pytest.mark.parametrize("power", [0.7, 1.2])
+def test_what_is_followed_by_less_than_the_activations_themselves_is_not_named(
+    power: float,
+) -> None:
+    found = told_by_teller(lambda m: m**power, 12)
+    assert found["later"] > 0.9
+    # Told by one of the four, answers are right now and then, as a constant answer is.
+    assert max(found[f"told {name}"] for name in FUNCTIONS) <= 0.6
+    assert found["later constant"] == pytest.approx(0.25, abs=0.02)
+    assert found["variable"] in (NONE, UNDECIDED)
+
+
+def test_where_nothing_follows_nothing_is_said() -> None:
     planted = plant("positional vectors")
     task = task_of(planted, 0)
     few = replace(task, split=Split(task.split.fit[:60], task.split.held_out[:16]))
     own = Answered.by(planted.model, exam_on(planted), few.split.held_out)
-    assert variable_of(few, own, planted.model, SITE, 1, 0)["variable"] == NONE
+    assert variable_of(few, own, planted.model, SITE, 1, 0)["variable"] == UNDECIDED
+    # Another function than the four is followed, and none of them.
+    assert told_by_teller(lambda m: (4 * m).sin(), 12, rank=4)["variable"] in (NONE, UNDECIDED)
 
 
 def test_functions_are_fitted_where_they_are_told_to_be() -> None:
-    positions, fitted = torch.arange(3, 12), torch.arange(9) < 6
-    for name, line in lines(torch.randn(9, 4).double(), positions, fitted).items():
-        f = TRENDS[name](positions.double() + 1, 12)
+    exam = Exam(torch.arange(3, 12), lambda model, tokens: tokens, lambda tokens, told: tokens)
+    fitted = torch.arange(9) < 6
+    for name, line in lines(torch.randn(9, 4).double(), exam, fitted).items():
+        f = TRENDS[name](exam.positions.double() + 1, 12)
         # A line in the space of activations, along the function.
         slope = (line[1] - line[0]) / (f[1] - f[0])
         torch.testing.assert_close(line, line[0] + (f - f[0])[:, None] * slope)
-    means = TRENDS["log m"](positions.double() + 1, 12)[:, None].expand(-1, 4)
-    torch.testing.assert_close(lines(means, positions, fitted)["log m"], means)
+    means = TRENDS["log m"](exam.positions.double() + 1, 12)[:, None].repeat(1, 4)
+    told = means.clone()
+    told[~fitted] += 1  # what the activations are at later positions has no part in it
+    torch.testing.assert_close(lines(told, exam, fitted)["log m"], means)
+
+
+def test_the_best_constant_answer_is_counted_by_hand() -> None:
+    n, generator = 16, torch.Generator().manual_seed(0)
+    positions = torch.arange(7)
+    symbols = torch.randint(5, (n, 7), generator=generator)
+    right = torch.rand(n, 7, generator=generator) < 0.7
+    exam = Exam(positions, lambda model, tokens: tokens, lambda tokens, told: tokens[:, told])
+    kept = exam.kept()
+    found = Answered(exam, symbols, right.numpy()).constant(lambda by: kept | kept.roll(-by))
+    totals = []
+    for p in range(7):
+        follows = could = 0
+        for s, here, there in np.ndindex(n, 7, 7):
+            counts = right[s, here] and (kept[here] or kept[there])
+            if here != there and counts and symbols[s, here] != symbols[s, there]:
+                could += 1
+                follows += int(symbols[s, p] == symbols[s, there])
+        totals.append(follows)
+    assert found[:, 0].sum() == max(totals)
+    assert found[:, 1].sum() == could
+
+
+def test_a_subspace_that_holds_the_position_holds_it_in_shorter_examples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planted = plant("counting")
+    task = task_of(planted, 0)
+    few = replace(task, split=Split(task.split.fit[:60], task.split.held_out[:16]))
+    shorter = Exam(
+        torch.arange(1, 12),
+        lambda model, tokens: planted.logits(model, tokens)[:, :11],
+        planted.answers,
+    )
+    monkeypatch.setattr(aligned, "exam_of", lambda task: shorter)
+    (row,) = alignment_rows(few, exam_on(planted), [SITE], [1], shorter=[few])
+    # All follow; of eleven positions a constant answer is right for one.
+    assert row["shorter"] == pytest.approx(1 - 1 / 11, abs=1e-3)
 
 
 def test_shorter_examples_are_judged_where_the_model_was_trained_on_some(tmp_path: Path) -> None:
