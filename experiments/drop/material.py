@@ -81,9 +81,9 @@ class Material:
         longest, shortest = max(lengths), min(lengths)
         n_scored = min(shortest, config.training.seq_len) // 2
         passkeys = drawn(encode, config.n_passkeys, config.seed)
+        _check_long_enough(config, cut)
         if passkeys:
             check_prompts_fit(passkeys, shortest)
-        _check_long_enough(config, cut)
         of_keys = torch.tensor([t for p in passkeys for t in p.key], dtype=torch.long)
         only = torch.cat((tokens, of_keys)).unique() if config.vocabulary == "text" else None
         spread = np.linspace(0, 1, config.n_depths) if config.n_depths > 1 else np.array([0.5])
@@ -195,7 +195,8 @@ def _windows(text: Text, n: int, length: int, apart: int, seed: int) -> Sequence
     if available < n:
         raise UserError(
             f"the text is too short: the {len(text)} tokens that are held out have {available} of "
-            f"{n} windows of {length}: give a longer text, or shorter --read-lengths."
+            f"{n} windows of {length}: give a longer text, or shorter sequences (--seq-len, "
+            "--read-lengths)."
         )
     chosen = torch.randperm(available, generator=split_generator("held_out", seed))[:n]
     return text[apart * chosen[:, None] + torch.arange(length)]

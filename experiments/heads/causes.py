@@ -65,7 +65,7 @@ def without_heads(
         if label not in known:
             raise unknown_name("label", label, known)
     model, n_heads = variant.model, variant.model.cfg.n_heads
-    check_chance_levels(model, config.seq_len)
+    check_chance_levels(model, config.seq_len, variant.name)
     how: dict[str, Any] = {"seed": config.seed, "batch_size": config.batch_size, "losses": False}
     cell = partial(read_cell, model, head_tokens(variant, config), layer_positions(model), **how)
     intact = cell().scores

@@ -7,43 +7,45 @@ from nope_interp.positions.layers import layer_positions
 from nope_interp.sites import layer_ranges
 
 
-def check_attention(model: HookedModel) -> None:
+def check_attention(model: HookedModel, name: str = "the model") -> None:
     """Refuse a model some of whose layers have no heads.
 
     Args:
         model: a HookedTransformer or a bridge.
+        name: what a message calls it.
 
     Raises:
         UserError: with these layers.
     """
     if without := layers_without_attention(model):
         raise UserError(
-            f"{layer_ranges(without)} of this model have no attention, and so no heads to label: "
-            "choose another model, or `probe`."
+            f"{name} has no attention in {layer_ranges(without)}, and so no heads to label: choose "
+            "another model, or `probe`."
         )
 
 
-def check_chance_levels(model: HookedModel, seq_len: int) -> None:
+def check_chance_levels(model: HookedModel, seq_len: int, name: str) -> None:
     """Refuse a model whose heads have no chance levels on such sequences.
 
     Args:
         model: a HookedTransformer or a bridge.
         seq_len: tokens in a sequence.
+        name: what a message calls it.
 
     Raises:
         UserError: with the layers without heads, with attention sinks, or with shorter chunks.
     """
-    check_attention(model)
+    check_attention(model, name)
     if sinks := attention_sinks(model):
         raise UserError(
-            f"heads in {layer_ranges(sinks)} have attention sinks, and weights that sum to less "
-            "than one have no labels here: choose another model, or `compare`."
+            f"heads of {name} have attention sinks in {layer_ranges(sinks)}, and weights that sum "
+            "to less than one have no labels here: choose another model, or `compare`."
         )
     for at in layer_positions(model):
         if at.chunk is not None and at.chunk < seq_len:
             raise UserError(
-                f"layer {at.layer} attends in chunks of {at.chunk} tokens, for which heads have no "
-                f"chance levels here: give sequences of at most {at.chunk} tokens."
+                f"layer {at.layer} of {name} attends in chunks of {at.chunk} tokens, for which "
+                f"heads have no chance levels here: give sequences of at most {at.chunk} tokens."
             )
 
 

@@ -157,7 +157,7 @@ class _Reader(Reader[HeadsConfig]):
         config, rules = self.config, own_rules(self.config.rules)
         ablation = ablation_of(config)
         variant = self._variant()
-        check_chance_levels(variant.model, config.seq_len)
+        check_chance_levels(variant.model, config.seq_len, variant.name)
         with ablation.of(variant.model) as taken:
             # Entered before anything long is read, so that what cannot be ablated is known at once.
             name = None if taken is None else taken.name

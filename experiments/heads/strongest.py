@@ -42,7 +42,7 @@ def strongest_heads(
         raise unknown_name("detector", detector, METRICS)
     if not isinstance(n, Integral) or n < 1:
         raise UserError(f"{n!r} heads are asked for: give a whole number from 1.")
-    check_chance_levels(variant.model, config.seq_len)
+    check_chance_levels(variant.model, config.seq_len, variant.name)
     cell = read_cell(
         variant.model,
         head_tokens(variant, config),

@@ -230,7 +230,8 @@ def _targets(
         raise UserError("the model has no positional encoding: there is nothing to take away.")
     if condition.encoding not in (*has, "all"):
         raise UserError(
-            f"the model has no {condition.encoding} positions: it has {' and '.join(has)} ones."
+            f"the model has no {condition.encoding} positions: give {' or '.join(has)}, which it "
+            "has."
         )
     wanted = has if condition.encoding == "all" else [condition.encoding]
     targets = [layer for layer in chosen if layer.encoding in wanted]

@@ -7,7 +7,12 @@ import torch
 
 from nope_interp.errors import UserError
 from nope_interp.positions.layers import WITHOUT
-from nope_interp.pretrained.declared import check_pairs, is_known, without_positions
+from nope_interp.pretrained.declared import (
+    check_pairs,
+    check_rotation,
+    is_known,
+    without_positions,
+)
 from nope_interp.pretrained.published import (
     Format,
     drope_format,
@@ -41,6 +46,7 @@ def read_checkpoint(
     refuse_codellm(name, {})
     raw, _ = PreTrainedConfig.get_config_dict(**where)
     refuse_codellm(name, raw)
+    check_rotation(name, raw)
     check_pairs(name, raw)
     drope = drope_format(raw)
     if drope is None:

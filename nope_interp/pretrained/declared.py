@@ -24,21 +24,24 @@ _KNOWN = frozenset(
 )
 
 # Fields that say in some configs that there are no positions, or none in some layers. transformers
-# keeps those that a family does not declare, and does not heed them.
-_DENIED_BY_FALSE = ("use_rope", "rope", "use_rotary", "use_rotary_embeddings")
-_DENIED_BY_TRUE = ("nope", "use_nope", "no_rope")
-_DENIED_BY_NULL = ("rope_theta", "rope_parameters")
-_DENIED_BY_NAME = (
-    "position_embedding_type",
-    "positional_embedding_type",
-    "position_encoding_type",
-    "positional_encoding",
-    "attention_type",
+# keeps those that a family does not declare, and does not heed them. There are many spellings: a
+# field tells of positions by one of these words, and has no word but these and the others.
+_OF_POSITIONS = frozenset({"rope", "rotary", "pe", "pos", "position", "positional", "positions"})
+_OTHERS = frozenset(
+    {"use", "uses", "using", "with", "apply", "enable", "enabled", "has", "type", "kind", "name"}
+    | {"emb", "embs", "embed", "embedding", "embeddings", "enc", "encoding", "encodings"}
 )
+# Where zero of these is turned, nothing is.
+_AMOUNTS = frozenset(
+    {"pct", "percent", "percentage", "factor", "partial", "fraction", "dim", "dims", "ndims"}
+    | {"theta"}
+)
+_DENIED_BY_TRUE = ("nope", "use_nope", "no_rope", "no_pe", "no_pos_emb", "no_position_embeddings")
+_DENIED_BY_NULL = ("rope_theta", "rope_parameters")
 _DENIED_BY_LIST = ("no_rope_layers", "no_rope_layer_interval")
 # Encodings that can be switched off in a checkpoint which has none.
 _SWITCHED_OFF = ("rotary", "learned")
-_NO_ENCODING = re.compile(r"(^|[^a-z])(nope|none|null)([^a-z]|$)")
+_NO_ENCODING = re.compile(r"(^|[^a-z])(no_?pe|no_?pos[a-z_]*|none|null)([^a-z]|$)")
 _NAME = re.compile(r"(^|[^a-z])(nope|drope)([^a-z]|$)")
 
 
@@ -51,6 +54,27 @@ def is_known(name: str) -> bool:
     return name.lower() in _KNOWN
 
 
+def check_rotation(name: str, raw: Mapping[str, Any]) -> None:
+    """Raise UserError for a rotation that is none, by a word that transformers cannot read.
+
+    Args:
+        name: the checkpoint's, as the user gave it.
+        raw: its config as the file has it.
+    """
+    if raw.get("model_type") == "olmo_hybrid":  # its code knows a base that is none
+        return
+    for field in ("rope_parameters", "rope_scaling"):
+        inner = raw.get(field)
+        for key, value in inner.items() if isinstance(inner, dict) else ():
+            kind = key in ("rope_type", "type") and _NO_ENCODING.search(str(value).lower())
+            if kind or (key == "rope_theta" and not value):
+                raise UserError(
+                    f"`{key}: {json.dumps(value)}` in the `{field}` of {name!r} hints at no "
+                    f"positional encoding, and transformers cannot read it: take `{field}` out of "
+                    "config.json, and add --positions none, or --positions rotary."
+                )
+
+
 def check_pairs(name: str, raw: Mapping[str, Any]) -> None:
     """Raise UserError where transformers would turn an odd number of dimensions in pairs.
 
@@ -60,16 +84,29 @@ def check_pairs(name: str, raw: Mapping[str, Any]) -> None:
         name: the checkpoint's, as the user gave it.
         raw: its config as the file has it.
     """
+    if FAMILIES.get(raw.get("model_type", "")) != "rotary":
+        return
+    turned = _turned(raw)
+    if turned is not None and turned % 2:
+        raise UserError(
+            f"transformers turns dimensions in pairs, but a head of {name!r} has {turned} to turn: "
+            "choose another model."
+        )
+
+
+def _turned(raw: Mapping[str, Any]) -> int | None:
+    """How many dimensions of a head are turned; None where the config does not say."""
+    if isinstance(raw.get("rotary_dim"), int) and raw["model_type"] in ("gptj", "codegen"):
+        return int(raw["rotary_dim"])
     size, width, heads = (raw.get(k) for k in ("head_dim", "hidden_size", "num_attention_heads"))
     if size is None and isinstance(width, int) and isinstance(heads, int) and heads > 0:
         size = width // heads
-    turned = raw.get("partial_rotary_factor") or raw.get("rotary_pct") or 1
-    encoding = FAMILIES.get(raw.get("model_type", ""))
-    if encoding == "rotary" and turned == 1 and isinstance(size, int) and size % 2:
-        raise UserError(
-            f"transformers turns dimensions in pairs, but a head of {name!r} has {size}: choose "
-            "another model."
-        )
+    # Of an odd number GPT-NeoX turns one less.
+    if not isinstance(size, int) or raw["model_type"] == "gpt_neox":
+        return None
+    inner = raw.get("rope_parameters")
+    told = {**raw, **(inner if isinstance(inner, dict) else {})}
+    return int(size * (told.get("partial_rotary_factor") or 1))
 
 
 def without_positions(
@@ -127,13 +164,16 @@ def _check_possible(model: str, own: str | None, asked: str) -> None:
 def _hint(name: str, raw: Mapping[str, Any], config: Any) -> str | None:
     """What hints at a checkpoint without positions, where transformers does not heed it."""
     # What a family declares, its code heeds; a base of rotation only where it does without one.
-    heeded = declared(config.__class__) - set(_DENIED_BY_NULL)
+    heeded = declared(config.__class__) - {*_DENIED_BY_NULL, "architectures"}
     rope = getattr(config, "rope_parameters", None) or {}
     bases = [kind.get("rope_theta") for kind in (rope, *rope.values()) if isinstance(kind, dict)]
     if not any(bases):
         heeded |= set(_DENIED_BY_NULL)
+    # Of a family that turns a part of each head, none of it can be turned.
+    usual = getattr(config.__class__(), "rope_parameters", None) or {}
+    amounts = frozenset() if "partial_rotary_factor" in usual else _AMOUNTS
     for key, value in raw.items():
-        if key not in heeded and _denies(key, value):
+        if key not in heeded and _denies(key, value, amounts):
             return f"`{key}: {_cut(json.dumps(value))}` in the config of {name!r}"
     # MPT's code adds ALiBi whatever this says.
     if config.model_type == "mpt" and raw.get("attn_config", {}).get("alibi") is False:
@@ -143,14 +183,30 @@ def _hint(name: str, raw: Mapping[str, Any], config: Any) -> str | None:
     return None
 
 
-def _denies(key: str, value: Any) -> bool:
+def _denies(key: str, value: Any, amounts: frozenset[str]) -> bool:
     return (
-        (key in _DENIED_BY_FALSE and value is False)
-        or (key in _DENIED_BY_TRUE and value is True)
+        (key in _DENIED_BY_TRUE and bool(value))
         or (key in _DENIED_BY_NULL and value is None)
-        or (key in _DENIED_BY_NAME and bool(_NO_ENCODING.search(str(value).lower())))
         or (key in _DENIED_BY_LIST and bool(value))
+        or (key == "attention_type" and _is_none(value))
+        or (key == "architectures" and "nope" in str(value).lower())
+        or _switches_off(set(key.lower().split("_")), value, amounts)
     )
+
+
+def _switches_off(words: set[str], value: Any, amounts: frozenset[str]) -> bool:
+    """Whether a field of these words says that there are no positions."""
+    if not words & _OF_POSITIONS:
+        return False
+    if words <= _OF_POSITIONS | _OTHERS:
+        return value is False or value == 0 or _is_none(value)
+    # True and false are numbers, too.
+    counted = isinstance(value, int | float) and not isinstance(value, bool)
+    return words <= _OF_POSITIONS | _OTHERS | amounts and counted and value == 0
+
+
+def _is_none(value: Any) -> bool:
+    return isinstance(value, str) and bool(_NO_ENCODING.search(value.lower()))
 
 
 def _cut(text: str, most: int = 40) -> str:

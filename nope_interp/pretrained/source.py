@@ -9,6 +9,16 @@ from nope_interp.files import model_files
 _MARKS_OF_RUNS = ("info.json", "training_state.safetensors", ".lock")
 
 
+def _check_weights_can_be_read(folder: Path, kinds: set[str]) -> None:
+    """Raise UserError for a folder whose weights are pickled: reading them can run code."""
+    pickled = sorted(file.name for file in folder.glob("pytorch_model*.bin"))
+    if pickled and ".safetensors" not in kinds:
+        raise UserError(
+            f"the folder {str(folder)!r} has its weights in {pickled[0]}, which is pickled and not "
+            "read here: load it with transformers where you trust it, and save_pretrained() it."
+        )
+
+
 def check_source(name_or_path: str) -> None:
     """Raise UserError for a name that is neither a hub's nor that of a file or folder with a model.
 
@@ -30,7 +40,7 @@ def check_source(name_or_path: str) -> None:
             raise UserError(
                 f"{name_or_path!r} is a run folder of ours: give its model.safetensors instead."
             )
-        model_files(path)  # or says that there is no model in it
+        _check_weights_can_be_read(path, {file.suffix for file in model_files(path)})
     elif path.suffix == ".gguf":
         if not path.is_file():
             raise UserError(f"there is no GGUF file {name_or_path!r}: check the path.")

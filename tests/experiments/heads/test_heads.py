@@ -367,7 +367,7 @@ def test_a_pretrained_model(tmp_path: Path) -> None:
     assert (np.diff(radians, axis=1) < 0).all()  # highest first
     high = found.measurements[found.measurements["metric"] == "high_frequency_share"]
     assert len(high) == 12 * 4
-    with pytest.raises(UserError, match="has no learned positions: it has rotary ones"):
+    with pytest.raises(UserError, match="has no learned positions: give rotary, which it has"):
         run(tmp_path, model=str(folder), text=str(text), ablate="learned")
 
 
@@ -573,9 +573,9 @@ def test_a_frequency_is_read_where_the_family_turns_it(
 @pytest.mark.parametrize(
     ("family", "said"),
     [
-        ("llama4", "layer 0 attends in chunks of 16 tokens"),
-        ("gpt_oss", "heads in layers 0-1 have attention sinks"),
-        ("olmo_hybrid", "layers 0-2 of this model have no attention, and so no heads to label: "),
+        ("llama4", "attends in chunks of 16 tokens"),
+        ("gpt_oss", "heads of m have attention sinks in layers 0-1"),
+        ("olmo_hybrid", "has no attention in layers 0-2, and so no heads to label: "),
     ],
 )
 def test_attention_without_labels_is_refused(family: str, said: str, tmp_path: Path) -> None:

@@ -463,8 +463,8 @@ def test_layers_ablated_one_by_one_are_as_layers_ablated_at_once(name: str) -> N
 def test_what_a_model_lacks_is_refused() -> None:
     llama, gpt2, smollm = model("llama"), model("gpt2"), model("smollm3")
     for built, how, options, sentence in [
-        (llama, "learned", {}, "no learned positions: it has rotary ones"),
-        (gpt2, "rotary:none", {}, "no rotary positions: it has learned ones"),
+        (llama, "learned", {}, "no learned positions: give rotary, which it has"),
+        (gpt2, "rotary:none", {}, "no rotary positions: give learned, which it has"),
         (own_model(), "all", {}, "nothing to take away"),
         (llama, "rotary", {"layers": [2]}, "no layer 2: choose from layers 0 to 1"),
         (llama, "rotary", {"layers": [-1]}, "no layer -1"),

@@ -229,6 +229,20 @@ def test_the_code_models_are_refused_by_name(name: str) -> None:
         ({"position_embedding_type": "nope"}, '`position_embedding_type: "nope"`'),
         ({"attention_type": "qk_norm_nope"}, '`attention_type: "qk_norm_nope"`'),
         ({"position_encoding_type": "none"}, '`position_encoding_type: "none"`'),
+        ({"use_rope": 0}, "`use_rope: 0`"),
+        ({"nope": 1}, "`nope: 1`"),
+        ({"no_pos_emb": True}, "`no_pos_emb: true`"),
+        ({"position_embedding_type": "nopos"}, '`position_embedding_type: "nopos"`'),
+        ({"position_embedding": "no_pe"}, '`position_embedding: "no_pe"`'),
+        ({"pos_encoding": "NoPE"}, '`pos_encoding: "NoPE"`'),
+        ({"pos_emb_type": "no_position_encoding"}, '`pos_emb_type: "no_position_encoding"`'),
+        ({"rope_type": "none"}, '`rope_type: "none"`'),
+        ({"use_rotary_pos_emb": False}, "`use_rotary_pos_emb: false`"),
+        ({"use_position_embeddings": False}, "`use_position_embeddings: false`"),
+        ({"rotary_pct": 0.0}, "`rotary_pct: 0.0`"),
+        ({"partial_rotary_factor": 0.0}, "`partial_rotary_factor: 0.0`"),
+        ({"rotary_dim": 0}, "`rotary_dim: 0`"),
+        ({"architectures": ["NoPELlama"]}, r"`architectures: \[\"NoPELlama\"\]`"),
         ({"rope_theta": None}, "`rope_theta: null`"),
         ({"rope_parameters": None}, "`rope_parameters: null`"),
     ],
@@ -258,7 +272,39 @@ def test_a_name_hints_too(tmp_path: Path, name: str) -> None:
     load_pretrained(folder, positions="rotary")
 
 
-@pytest.mark.parametrize("config", [{"use_rope": True}, {"nope": False}, {"no_rope_layers": None}])
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"rope_parameters": {"rope_type": "none", "rope_theta": 1e4}},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": None}},
+        {"rope_scaling": {"type": "nope"}},
+    ],
+)
+def test_a_rotation_of_no_kind_is_refused_before_transformers_fails(
+    tmp_path: Path, field: dict[str, Any]
+) -> None:
+    folder = folder_of("llama", tmp_path / "m", field)
+    with pytest.raises(UserError, match=r"hints at no .* take `rope_.*` out .* --positions rotary"):
+        load_pretrained(folder, positions="none")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"use_rope": True},
+        {"nope": False},
+        {"no_rope_layers": None},
+        # Of how positions are used, not of whether they are.
+        {"rope_scaling": None},
+        {"rope_interleaved": False},
+        {"use_scaled_rope": False},
+        {"rotary_emb_interleaved": False},
+        {"position_embedding_trainable": False},
+        {"position_embedding_type": "rope"},
+        {"max_position_embeddings": 64},
+        {"architectures": ["LlamaForCausalLM"]},
+    ],
+)
 def test_what_hints_at_nothing_is_read_as_it_is(tmp_path: Path, config: dict[str, Any]) -> None:
     loaded = load_pretrained(folder_of("llama", tmp_path / "nopetown", config))
     assert positions_in_words(loaded.model) == "rotary"
@@ -337,12 +383,23 @@ def test_a_tokenizer_without_an_end_can_be_asked_for_tokens(tmp_path: Path) -> N
     assert model.to_str_tokens("ab")[1:] == ["a", "b"]
 
 
-@pytest.mark.parametrize("config", [{"head_dim": 7}, {"head_dim": None, "hidden_size": 36}])
-def test_heads_of_an_odd_size_are_refused(tmp_path: Path, config: dict[str, Any]) -> None:
-    folder = folder_of("llama", tmp_path / "m", config)
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        ("llama", {"head_dim": 7}),
+        ("llama", {"head_dim": None, "hidden_size": 36}),
+        # Three of a head's eight.
+        ("phi", {"rope_parameters": {"partial_rotary_factor": 0.375, "rope_theta": 1e4}}),
+        ("gptj", {"rotary_dim": 3}),
+    ],
+)
+def test_heads_of_an_odd_size_are_refused(
+    tmp_path: Path, family: str, config: dict[str, Any]
+) -> None:
+    folder = folder_of(family, tmp_path / "m", config)
     for positions in ("auto", "rotary", "none"):
         with pytest.raises(
-            UserError, match=r"turns dimensions in pairs, but a head of .* has [79]:"
+            UserError, match=r"turns dimensions in pairs, but a head of .* has [379] to turn:"
         ):
             load_pretrained(folder, positions=positions)
 
