@@ -21,9 +21,9 @@ _OF_CLAIMS = (
     "Quantities, units and bounds: on the run's page, and in docs/papers.md.",
 )
 _OF_PAPERS = (
-    "Reproduced: of the paper's own claims. Ours: of the questions that we ask beside them.",
+    "Reproduced: how many of the paper's own claims. Ours: how our further questions came out.",
     f"*: {_SMALL}",
-    "Took: of the run that most were read from. +1: some were read from one more.",
+    "Took: the time of the run that most numbers are of. +1: some are of one more run.",
     "Kept: the run comes with the package.",
     "The whole title, each claim, and the runs' sizes: nope-interp reproduce NAME --list.",
 )
