@@ -226,7 +226,7 @@ class LoadedModel:
 
     def move_positions(
         self,
-        by: int = 1,
+        by: int | None = None,
         *,
         layers: Sequence[int] | None = None,
         hooks: Sequence[str] = ("resid_post",),
@@ -243,7 +243,8 @@ class LoadedModel:
         model predicts where the text stands further on, or in another order.
 
         Args:
-            by: how many symbols of a task's answer, or places, positions are moved on.
+            by: how many symbols of a task's answer, places, or tokens of text positions are moved
+                on; None takes one, of text a quarter of a sequence.
             layers: which blocks; None for all.
             hooks: where in each block.
             n_fit: examples, or sequences of text, that codes are fitted on.
@@ -257,7 +258,7 @@ class LoadedModel:
 
         Raises:
             UserError: for a model that has not learned order, a task whose answers elsewhere are
-                not known, and too few examples or positions.
+                not known, too few examples or positions, and a distance too long for them.
         """
         config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=seq_len)
         return positions_moved(self.variant, config, by, layers, hooks)

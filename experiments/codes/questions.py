@@ -76,7 +76,7 @@ def positions_read(
 def positions_moved(
     variant: ModelVariant,
     config: ProbingConfig,
-    by: int,
+    by: int | None,
     layers: Sequence[int] | None,
     hooks: Sequence[str],
 ) -> pd.DataFrame:
@@ -85,7 +85,8 @@ def positions_moved(
     Args:
         variant: the model with its tokens.
         config: how many sequences, of which length, and the seed.
-        by: how many symbols of a task's answer, or places, positions are moved on.
+        by: how many symbols of a task's answer, places, or tokens of text positions are moved on;
+            None takes one, of text a quarter of a sequence.
         layers: which blocks; None for all.
         hooks: where in each block.
 
@@ -98,19 +99,16 @@ def positions_moved(
     """
     where = sites(variant.n_layers, hooks, layers)
     if isinstance(variant.sources[0], TextSource):
-        if by != 1:
-            raise UserError(f"by is {by}: text is moved by a quarter of its length; leave by out.")
         task, context = _on_text(variant, config)
-        return followed(
-            table(text_interchange_rows(task, statistics_at(task, where), context=context))
-        )
+        rows = text_interchange_rows(task, statistics_at(task, where), context=context, by=by)
+        return followed(table(rows))
     task = intervention_task_of(config, variant)
-    elsewhere = movable(task, by)
+    elsewhere = movable(task, 1 if by is None else by)
     context = variant.context("probe", config.seed, task.begin_token)
-    rows = table(following_rows(task, elsewhere, where, context=context))
-    if (why := without_order(rows)) is not None:
+    found = table(following_rows(task, elsewhere, where, context=context))
+    if (why := without_order(found)) is not None:
         raise UserError(why)
-    return followed(rows)
+    return followed(found)
 
 
 def positions_aligned(

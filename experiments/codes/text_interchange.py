@@ -55,6 +55,7 @@ def text_interchange_rows(
     statistics: Mapping[Site, CodeStatistics],
     *,
     context: Mapping[str, Any],
+    by: int | None = None,
     description: str | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of the tidy table: what becomes of predictions where positions are told to be others.
@@ -91,13 +92,15 @@ def text_interchange_rows(
         task: a model on text.
         statistics: of its fit sequences at each site, as from `statistics_at`.
         context: the columns that tell this model variant from others.
+        by: how many tokens further on text is to stand; None takes a quarter of a sequence.
         description: label of the progress bar; None draws no bar.
 
     Returns:
         The rows.
 
     Raises:
-        UserError: for fewer than 20 sequences to score, and for sequences too short.
+        UserError: for fewer than 20 sequences to score, for sequences too short, and for a distance
+            of none or of more than half of one.
     """
     _check_enough(task)
     stream, reads = tuple(stream_sites(task)), _inputs_of_attention(task)
@@ -108,7 +111,7 @@ def text_interchange_rows(
         Place(EVERYWHERE, STREAM, stream): JUDGED,
         Place(EVERYWHERE, ATTENTION_INPUT, reads): (SIMILARITY,),
     }
-    made, total = TextMoves(task, known, stream), sum(map(len, places.values()))
+    made, total = TextMoves(task, known, stream, by), sum(map(len, places.values()))
     rows = list(_of_ways(made, task.seed, context))
     ranks: list[Ranked] = []
     with progress(None, description, "code", total) as bar:

@@ -58,6 +58,7 @@ class TextMoves:
         statistics: of its fit sequences at each site that is asked of and at all of the stream, and
             at the inputs of attention for similarity.
         stream: the sites of the stream.
+        by: how many tokens further on text is to stand, as `behind_more_text` takes it.
     """
 
     def __init__(
@@ -65,8 +66,9 @@ class TextMoves:
         task: InterventionTask,
         statistics: Mapping[Site, CodeStatistics],
         stream: Sequence[Site],
+        by: int | None = None,
     ) -> None:
-        self._task, self._codes = task, statistics
+        self._task, self._codes, self._by = task, statistics, by
         self._variation = {site: variation_at(codes) for site, codes in statistics.items()}
         self._behind = stream if adds_up(task.model) else []
         self.noised, self.denoised = in_another_order(task, self._behind)
@@ -77,7 +79,7 @@ class TextMoves:
     @cached_property
     def shifted(self) -> Elsewhere:
         """The text further on: ten runs, which not all who move text need."""
-        return behind_more_text(self._task, self._behind)
+        return behind_more_text(self._task, self._behind, self._by)
 
     @cached_property
     def further_on(self) -> bool:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
 from experiments.results.text_use import EARLIER, ROUNDING
 from experiments.results.worth import WORTH_NAMING
+from nope_interp.errors import UserError, shown
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Running
 from nope_interp.models.losses import next_log_probabilities
@@ -184,20 +186,33 @@ class Elsewhere:
     unrelated: UnrelatedOrder
 
 
-def behind_more_text(task: InterventionTask, sites: Sequence[Site] = ()) -> Elsewhere:
-    """The last tokens of text, and the same tokens a quarter of the sequence further on.
+def behind_more_text(
+    task: InterventionTask, sites: Sequence[Site] = (), by: int | None = None
+) -> Elsewhere:
+    """The last tokens of text, and the same tokens further on.
 
     Args:
-        task: a model on text. The run is of held-out sequences without their last quarter, so that
-            the others are as long as those that codes are fitted on; prefixes are of the latter.
+        task: a model on text. The run is of held-out sequences without their last tokens, as many
+            as the others stand further on, so that these are as long as those that codes are
+            fitted on; prefixes are of the latter.
         sites: in the stream; the way is also that of what is written behind each.
+        by: how many tokens further on; None takes a quarter of the sequence.
 
     Returns:
         The run and the way.
+
+    Raises:
+        UserError: for no tokens, and for more than half of the sequence.
     """
     tokens, others = task.split.held_out, task.split.fit
-    shift = int(_SHIFT * tokens.shape[1])
-    own = tokens[:, : tokens.shape[1] - shift]
+    length = tokens.shape[1]
+    shift = int(_SHIFT * length) if by is None else by
+    if not isinstance(shift, Integral) or not 1 <= shift <= length // 2:
+        raise UserError(
+            f"by is {shown(by)}: give how many of the {length} tokens text is to stand further on, "
+            f"1 to {length // 2}."
+        )
+    own = tokens[:, : length - shift]
     run = _run(task, own, min(_ASKED, own.shape[1] // 4))
     generator = Generator().manual_seed(task.seed)
 

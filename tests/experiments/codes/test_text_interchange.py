@@ -34,6 +34,7 @@ from nope_interp.models.losses import next_log_probabilities
 from nope_interp.tasks.sources import TextSource
 from probes.code_names import HALVES
 from probes.codes.interchange import Change, interchange, variation_at
+from tests import typecheck
 from tests.experiments.codes.on_text import CONTEXT, embedded, on_text
 from tests.huggingface import bridged_model
 from tests.small_models import D_VOCAB
@@ -293,6 +294,26 @@ def test_text_behind_more_text_is_the_same_text() -> None:
     prefixes = {tuple(row) for row in task.split.fit[:, 1:9].tolist()}
     assert {tuple(row) for row in longer[:, 1:9].tolist()} <= prefixes
     assert len({tuple(row) for row in longer[:, 1:9].tolist()}) > 30
+
+
+@pytest.mark.parametrize("by", [1, 5, LENGTH // 2])
+def test_text_stands_as_far_on_as_is_asked(by: int) -> None:
+    task = task_of(one_layer("learned"))
+    elsewhere = behind_more_text(task, by=by)
+    assert elsewhere.moved == f"text by {by} positions"
+    assert torch.equal(elsewhere.run.tokens, task.split.held_out[:, :-by])
+    assert torch.equal(elsewhere.sources, torch.arange(LENGTH - by - 1) + by)
+    moves = TextMoves(task, statistics_at(task, [EMBEDDING]), [EMBEDDING], by)
+    assert moves.shifted.moved == elsewhere.moved
+    assert torch.equal(moves.shifted.way.start, elsewhere.way.start)
+
+
+def test_text_cannot_stand_nowhere_or_out_of_its_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    task = task_of(one_layer("learned"))
+    for by in (0, -1, LENGTH // 2 + 1, 1.5):
+        with pytest.raises(UserError, match=rf"by is {by}: .* of the 32 tokens .* 1 to 16\."):
+            behind_more_text(task, by=by)
 
 
 def gone(along: float, changed: float, length: float = 1.0) -> list[float]:
