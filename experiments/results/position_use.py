@@ -7,8 +7,8 @@ Positions are given the code of others, their content kept, in two directions.
 - Denoising: in a run that does not know order one code is put back as it was. The effect is the
   share of answers that are then right.
 
-Both effects are net of two controls: moves of the same size in directions drawn as the activations
-vary, and the run where nothing is moved. Intervals are 95%, over sequences and control draws. The
+Both effects are net of moves of the same size in directions drawn as the activations vary; what is
+put back is also net of the run where order stays destroyed. Intervals are 95%, over sequences and control draws. The
 p-value is the rank of the code's full move among those of control draws; q-values hold the
 false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 
@@ -55,14 +55,8 @@ each single site at which the trend is used, and there is one; where codes are m
 whole stream alone, at each site of the stream that carries it.
 
 A model that does not surely know order gets no word but `has not learned order`
-(`experiments.results.task_use.without_order`). These rules were written down before any run, but
-for twelve. That of halves was set after the first runs of models that need both; those of the
-second control and of broken answers after runs of 48 models; that of codes found nowhere after a
-benchmark by the others; random functions, and what *redundant* and *not used* ask for beside the
-table, after runs of 120 models; that of controls that break half, after runs of two longer trained
-models of text; that of an unrelated order, after two models had been seen to go 41% and 63% of the
-way in one; the word *contributes*, which was *undecided* before, with it; two orders that change
-places and text further on that matters little, after runs of 30 models of text.
+(`experiments.results.task_use.without_order`). Which of these rules were set after runs had been
+seen, and after which, stands in docs/verdict.md.
 """
 
 from collections.abc import Collection, Mapping, Sequence
