@@ -277,7 +277,8 @@ def _variance_chart(found: lookup.SiteArrays) -> Chart:
     return Chart(
         id="variance-by-position",
         title="Variance of the components at each position",
-        caption="A flat curve, the dashed line, carries no position; the thin line is a + b/m.",
+        caption="A flat curve, the dashed line, carries no position. The thin line is a + b/m, "
+        "fitted to other sequences: compare its shape, not its level.",
         reading="The curve is the mean over held-out sequences with its 95% band. The thin line is "
         "fitted to the mean curve of other sequences, whose level may differ. The dashed line is "
         "the curve's own mean: no trace of position would look like it. Each variant has its own "

@@ -66,7 +66,8 @@ def dose_chart(data: ReportData) -> Chart:
     return Chart(
         id="doses",
         title="What a smaller move does",
-        caption="How far a code that is moved part of the way is followed. 0 is no effect.",
+        caption="How far a code that is moved part of the way is followed. 0 is no effect. Nothing "
+        "is subtracted here; the table is net of controls.",
         reading="At 0 nothing is moved, and nothing follows. Codes are moved through the whole "
         "stream. A model that is sure of its token may hardly follow small moves, and then jump. "
         "On text parts of the way are measured on 32 sequences, and the whole way on all. Dotted: "

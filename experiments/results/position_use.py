@@ -8,9 +8,9 @@ Positions are given the code of others, their content kept, in two directions.
   share of answers that are then right.
 
 Both effects are net of moves of the same size in directions drawn as the activations vary; what is
-put back is also net of the run where order stays destroyed. Intervals are 95%, over sequences and control draws. The
-p-value is the rank of the code's full move among those of control draws; q-values hold the
-false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
+put back is also net of the run where order stays destroyed. Intervals are 95%, over sequences and
+control draws. The p-value is the rank of the code's full move among those of control draws;
+q-values hold the false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 
 - A direction says yes where all net effects are surely a tenth or more and q is at most 5%; no
   where one is surely less than a tenth; and is unsure otherwise.

@@ -168,7 +168,7 @@ def _by_layer(
 def _accuracy(found: Found) -> Iterator[Panel]:
     """What the models have learned.
 
-    Share of held-out prompts of the training lengths that are answered exactly; dashed: from where
+    Share of held-out prompts of the training lengths that are answered exactly; dotted: from where
     on a model counts as trained.
     """
     accuracy = {"trained": np.stack([cell["accuracy"][:, -1] for cell in found.values()], axis=1)}
@@ -260,8 +260,8 @@ def _sweep_through(found: BySetting, steps: Mapping[str, int]) -> Iterator[Panel
     """Adjacency through training, over sizes and initialisations.
 
     Adjacency A minus that of the same weights without the causal mask, at optimiser steps 0, 1, 2,
-    4, ... and the last. Of each model one block is shown, at all steps: the one after which this
-    difference is lowest at the end of training, as in the claim. Each curve is one model and
+    4 and so on, and the last. Of each model one block is shown, at all steps: the one after which
+    this difference is lowest at the end of training, as in the claim. Each curve is one model and
     changes one thing of the base.
     """
     for task, of_task in found.items():

@@ -124,7 +124,6 @@ function setUpParts() {
   const all = $("#open-all"), shown = () => parts().every((part) => part.open);
   const say = () => {
     all.textContent = shown() ? "Close all" : "Open all";
-    all.setAttribute("aria-pressed", shown());
   };
   all?.addEventListener("click", () => {
     const open = !shown();
