@@ -1,6 +1,7 @@
 """Haviv et al. 2022: shuffled prefixes, probes on planted positions, and what each claim counts."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from experiments.papers import on_text
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.haviv2022 import experiment as haviv2022
+from experiments.papers.haviv2022 import masked
 from experiments.papers.haviv2022.experiment import (
     ENCODINGS,
     kept_in_order,
@@ -21,6 +23,7 @@ from experiments.papers.haviv2022.experiment import (
     shuffled_before,
     unseen_text,
 )
+from experiments.papers.haviv2022.masked import blanks
 from experiments.papers.reproduce import reproduce
 from experiments.results.findings import chances
 from nope_interp.errors import UserError
@@ -139,7 +142,10 @@ def test_probes_are_fitted_and_scored_on_different_parts_of_the_unseen_text() ->
 # ---------------------------------------------------------------- claims
 
 
-def planted_arrays() -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
+Cells = dict[str, dict[str, np.ndarray]]
+
+
+def planted_arrays() -> tuple[Cells, dict[str, np.ndarray], Cells]:
     """Two seeds, 4 layers, 9 probed positions, whose L/4 is 20/9; both seeds alike."""
 
     def twice(values: Any) -> np.ndarray:
@@ -155,6 +161,7 @@ def planted_arrays() -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.nda
     trained = {
         name: {
             "loss": twice(losses[name]),
+            "chance": twice(3.05),
             "error": twice(errors[name]),
             "by_position": twice(np.zeros((5, 9))),
             "last_loss": twice([3.0, 2.5, 2.0]),
@@ -162,7 +169,11 @@ def planted_arrays() -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.nda
         for name in errors
     }
     trained["NoPE"]["unmasked"] = twice([2.2, 2.3, 2.0, 2.2, 2.2])
-    return trained, {"error": twice([2.2, 1.2, 1.5, 1.6, 1.7])}
+    masked = {
+        name: {"loss": twice(loss), "chance": twice(3.2)}
+        for name, loss in (("NoPE", 2.7), ("learned", 1.2))
+    }
+    return trained, {"error": twice([2.2, 1.2, 1.5, 1.6, 1.7])}, masked
 
 
 def test_claims_are_the_numbers_that_they_say() -> None:
@@ -180,21 +191,69 @@ def test_claims_are_the_numbers_that_they_say() -> None:
             "rises": 0.1,
             "training": 0.6 / 1.2,
             "mask": 2.0 / quarter,
+            "masked": 2.7 / 1.2,
+            # Of two nats 1.5 are lost, of one 0.05.
+            "masked-more": 1.5 / 2.0 - 0.05 / 1.0,
         }
     )
 
 
 def test_an_error_that_goes_on_falling_does_not_rise() -> None:
-    trained, untrained = planted_arrays()
+    trained, *rest = planted_arrays()
     trained["ALiBi"]["error"][:, -1] = 0.3
-    found = haviv2022._claims(trained, untrained)["rises"]
+    found = haviv2022._claims(trained, *rest)["rises"]
     assert found.ci_high < 0
 
 
 def test_how_fast_the_error_falls_is_not_testable_where_it_does_not() -> None:
-    trained, untrained = planted_arrays()
+    trained, *rest = planted_arrays()
     trained["NoPE"]["error"][:, 1:] = 2.3
-    assert "falls" not in haviv2022._claims(trained, untrained)
+    assert "falls" not in haviv2022._claims(trained, *rest)
+
+
+# ---------------------------------------------------------------- masked models
+
+
+@given(st.integers(1, 8), st.integers(1, 40), st.integers(0, 1000))
+def test_blanks_hide_some_tokens_and_no_begin_token(n: int, length: int, seed: int) -> None:
+    tokens = torch.randint(1, 9, (n, length + 1))
+    tokens[:, 0] = 0
+    hidden = blanks(tokens, 0, torch.Generator().manual_seed(seed))
+    assert hidden.any()
+    assert not hidden[:, 0].any()
+
+
+def test_blanks_are_a_share_of_the_tokens() -> None:
+    tokens = torch.ones(400, 64, dtype=torch.int64)
+    hidden = blanks(tokens, None, torch.Generator().manual_seed(0)).double()
+    assert float(hidden.mean()) == pytest.approx(0.15, abs=5 * (0.15 * 0.85 / 25_600) ** 0.5)
+
+
+def test_a_masked_model_is_held_against_its_own_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: what the trained weights give the hidden bytes, seen from both sides."""
+    kept: list[HookedTransformer] = []
+
+    class Kept(HookedTransformer):
+        def __init__(self, config: TransformerConfig) -> None:
+            super().__init__(config)
+            kept.append(self)
+
+    monkeypatch.setattr(masked, "HookedTransformer", Kept)
+    base = TransformerConfig(1, 16, 4, d_vocab=257, n_ctx=16)
+    unseen = partial(unseen_text, 16, 40)
+    found, again = (masked.masked_model(base, 3, unseen, "cpu", 5) for _ in range(2))
+    assert found == again
+    model, generator = kept[0], torch.Generator().manual_seed(5)
+    assert not model.config.causal
+    _, held_out = unseen(5)
+    losses = []
+    for some in held_out.split(32):
+        hidden = blanks(some, 256, generator)
+        with torch.no_grad():
+            logits = model(some.masked_fill(hidden, 257)).double()
+        losses.append(torch.nn.functional.cross_entropy(logits[hidden], some[hidden]))
+    assert float(found["loss"]) == pytest.approx(float(torch.stack(losses).mean()), abs=1e-5)
+    assert 2.5 < float(found["chance"]) < 3.6
 
 
 # ---------------------------------------------------------------- the run
@@ -249,7 +308,8 @@ def test_an_interrupted_run_goes_on_with_the_next_encoding(
     with pytest.raises(KeyboardInterrupt):
         reproduce(config, out=tmp_path, show_progress=False)
     resumed = reproduce(config, out=tmp_path, show_progress=False)
-    assert begun[:3] == [("none", 0), ("none", 1), ("learned", 0)]
-    assert begun[3:] == [(p, seed) for p in list(ENCODINGS.values())[1:] for seed in (0, 1)]
+    encodings = list(ENCODINGS.values())
+    assert begun[:3] == [(p, 0) for p in encodings[:3]]
+    assert begun[3:] == [*((p, 0) for p in encodings[2:]), *((p, 1) for p in encodings)]
     whole = reproduce(config, out=tmp_path / "other", show_progress=False)
     assert resumed.measurements.equals(whole.measurements)
