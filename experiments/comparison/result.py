@@ -40,7 +40,7 @@ class Comparison(FinishedRun):
         """Which position codes the model uses, by the rules in `experiments.results.usage`."""
         lacking = {judged.variant for judged in self._moved if judged.lacks_order}
         found = use_verdicts(self.measurements)
-        return [use.without_order if use.variant in lacking else use for use in found]
+        return [use.unjudged if use.variant in lacking else use for use in found]
 
     @cached_property
     def _moved(self) -> list[Judged]:

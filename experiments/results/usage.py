@@ -26,7 +26,7 @@ since there is nothing to share out. So it is where the intact loss is not surel
 the model uses nothing.
 
 Of a model that has not learned order, where moved positions say so, a comparison calls no code
-anything else (`UseVerdict.without_order`).
+anything else (`UseVerdict.unjudged`).
 
 The words speak of what the interventions change. Similarity is made by pooling earlier tokens, and
 its removal undoes the pooling: a model that uses what was pooled, in whatever order, counts as a
@@ -126,7 +126,7 @@ class UseVerdict:
         return tuple(use for use in self.uses if use.layer == EVERYWHERE)
 
     @property
-    def without_order(self) -> "UseVerdict":
+    def unjudged(self) -> "UseVerdict":
         """The same of a model that has not learned order, of whose codes nothing is said."""
         return replace(self, uses=tuple(replace(use, word=Word.NO_ORDER) for use in self.uses))
 

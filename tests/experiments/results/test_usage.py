@@ -46,7 +46,7 @@ def test_sentences_name_quantities_with_their_units(causal_report: ReportData) -
 def test_of_a_model_without_order_no_code_is_called_used(causal_report: ReportData) -> None:
     first, _ = use_verdicts(causal_report.measurements)
     assert Word.USED in {use.word for use in first.uses}
-    judged = first.without_order
+    judged = first.unjudged
     assert {use.word for use in judged.uses} == {Word.NO_ORDER}
     assert [use.necessity for use in judged.uses] == [use.necessity for use in first.uses]
     assert judged.sentence.endswith("The model has not learned order: no code is called used.")
