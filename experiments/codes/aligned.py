@@ -158,9 +158,7 @@ def _row(
         )
     }
     counts = {name: _judged(own, *of, site) for name, of in found.items()}
-    counts[_CONSTANT] = np.sum(
-        [own.constant(_either_of(own, fold)) for fold in range(FOLDS)], axis=0
-    )
+    counts[_CONSTANT] = own.constant([_either_of(own, fold) for fold in range(FOLDS)])
     shares = _shares(counts, task.seed)
     row = {
         "layer": site.layer,
@@ -175,9 +173,8 @@ def _row(
             name: np.concatenate([_judged_everywhere(one, *found[name], site) for one in others])
             for name in ("followed", "untrained")
         }
-        elsewhere[_CONSTANT] = FOLDS * np.concatenate(
-            [one.constant(_all_of(one)) for one in others]
-        )
+        constants = [one.constant([_all_of(one)] * FOLDS) for one in others]
+        elsewhere[_CONSTANT] = np.concatenate(constants)
         net = _shares(elsewhere, task.seed)["net"]
         row |= {"shorter": net.value, "shorter_low": net.ci_low, "shorter_high": net.ci_high}
     return row | variable_of(task, own, model, site, rank, _STEPS)

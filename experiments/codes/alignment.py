@@ -9,7 +9,7 @@ Whoever learns a subspace may find one in any model. So it is learned on some po
 on others, in other sequences, beside a random-init model of the same config.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -246,13 +246,13 @@ class Answered:
 
         return self._counted(follows, judges)
 
-    def constant(self, judges: Judges) -> Counts:
+    def constant(self, judges: Sequence[Judges]) -> Counts:
         """The same of who gives the answer of one position everywhere: of the best such one.
 
         An exchange that drives a model to the last position has as much, whatever was told.
 
         Args:
-            judges: as for `counts`.
+            judges: as for `counts`, of each fold; what is counted is added up.
         """
         exam, tokens = self.exam, self.tokens
         here = exam.answers(tokens, exam.positions)
@@ -262,8 +262,11 @@ class Answered:
             said = exam.answers(tokens, one.expand(len(exam.positions)))
             return (said == there).numpy(), (there != here).numpy()
 
-        every = (self._counted(partial(follows, one=one), judges) for one in exam.positions)
-        return max(every, key=lambda counts: int(counts[:, 0].sum()))
+        def over_folds(one: Tensor) -> Counts:
+            counts = [self._counted(partial(follows, one=one), each) for each in judges]
+            return np.sum(counts, axis=0)
+
+        return max(map(over_folds, exam.positions), key=lambda counts: int(counts[:, 0].sum()))
 
     def _counted(
         self, follows: Callable[[Told], tuple[Followed, Followed]], judges: Judges

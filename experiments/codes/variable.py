@@ -75,7 +75,7 @@ def variable_of(
     means = read_positions(model, site, fit, exam.positions).mean(dim=0)
     values = {_LATER: None} | lines(means, exam, early)
     counts = {name: own.counts(model, site, subspace, told_late, of) for name, of in values.items()}
-    counts[_CONSTANT] = own.constant(told_late)
+    counts[_CONSTANT] = own.constant([told_late])
     columns = {name: of[:, 0].astype(float) for name, of in counts.items()}
     could = counts[_LATER][:, 1].astype(float)
     bootstrap = NamedBootstrap(columns | {COULD: could}, seed=task.seed)

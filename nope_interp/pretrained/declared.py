@@ -7,7 +7,7 @@ authors of a checkpoint did: a model that was trained without positions may come
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.models.config import DECLARED
@@ -26,7 +26,8 @@ _KNOWN = frozenset(
 # Fields that say in some configs that there are no positions, or none in some layers. transformers
 # keeps those that a family does not declare, and does not heed them. There are many spellings: a
 # field tells of positions by one of these words, and has no word but these and the others.
-_OF_POSITIONS = frozenset({"rope", "rotary", "pe", "pos", "position", "positional", "positions"})
+_OF_ROTATION = frozenset({"rope", "rotary"})
+_OF_ANY = frozenset({"pe", "pos", "position", "positional", "positions"})
 _OTHERS = frozenset(
     {"use", "uses", "using", "with", "apply", "enable", "enabled", "has", "type", "kind", "name"}
     | {"emb", "embs", "embed", "embedding", "embeddings", "enc", "encoding", "encodings"}
@@ -38,10 +39,12 @@ _AMOUNTS = frozenset(
 )
 _DENIED_BY_TRUE = ("nope", "use_nope", "no_rope", "no_pe", "no_pos_emb", "no_position_embeddings")
 _DENIED_BY_NULL = ("rope_theta", "rope_parameters")
-_DENIED_BY_LIST = ("no_rope_layers", "no_rope_layer_interval")
 # Encodings that can be switched off in a checkpoint which has none.
 _SWITCHED_OFF = ("rotary", "learned")
+_PART = "partial_rotary_factor"
 _NO_ENCODING = re.compile(r"(^|[^a-z])(no_?pe|no_?pos[a-z_]*|none|null)([^a-z]|$)")
+# In a class's name, from one of its words on.
+_CLASS = re.compile(r"(?<![a-z])(NoPE|NoPe|NOPE)|Nope(?![a-z])")
 _NAME = re.compile(r"(^|[^a-z])(nope|drope)([^a-z]|$)")
 
 
@@ -61,18 +64,23 @@ def check_rotation(name: str, raw: Mapping[str, Any]) -> None:
         name: the checkpoint's, as the user gave it.
         raw: its config as the file has it.
     """
-    if raw.get("model_type") == "olmo_hybrid":  # its code knows a base that is none
-        return
+    if FAMILIES.get(raw.get("model_type", "")) != "rotary" or raw["model_type"] == "olmo_hybrid":
+        return  # OLMo hybrid's code knows a base that is none
     for field in ("rope_parameters", "rope_scaling"):
         inner = raw.get(field)
         for key, value in inner.items() if isinstance(inner, dict) else ():
-            kind = key in ("rope_type", "type") and _NO_ENCODING.search(str(value).lower())
+            kind = key in ("rope_type", "type") and _is_none(value)
             if kind or (key == "rope_theta" and not value):
-                raise UserError(
-                    f"`{key}: {json.dumps(value)}` in the `{field}` of {name!r} hints at no "
-                    f"positional encoding, and transformers cannot read it: take `{field}` out of "
-                    "config.json, and add --positions none, or --positions rotary."
-                )
+                raise _unreadable(name, field, f"`{key}: {json.dumps(value)}` in the `{field}`")
+    if "rope_theta" in raw and raw["rope_theta"] is None and not raw.get("rope_parameters"):
+        raise _unreadable(name, "rope_theta", "`rope_theta: null` in the config")
+
+
+def _unreadable(name: str, field: str, hint: str) -> UserError:
+    return UserError(
+        f"{hint} of {name!r} hints at no positional encoding, and transformers cannot read it: "
+        f"take `{field}` out of config.json, and add --positions none, or --positions rotary."
+    )
 
 
 def check_pairs(name: str, raw: Mapping[str, Any]) -> None:
@@ -104,9 +112,18 @@ def _turned(raw: Mapping[str, Any]) -> int | None:
     # Of an odd number GPT-NeoX turns one less.
     if not isinstance(size, int) or raw["model_type"] == "gpt_neox":
         return None
+    from transformers import CONFIG_MAPPING
+
     inner = raw.get("rope_parameters")
     told = {**raw, **(inner if isinstance(inner, dict) else {})}
-    return int(size * (told.get("partial_rotary_factor") or 1))
+    usual = _usual_rotation(CONFIG_MAPPING[raw["model_type"]])
+    heeded = told.get("partial_rotary_factor") if _PART in usual else None
+    return int(size * (heeded or 1))
+
+
+def _usual_rotation(family: Any) -> Mapping[str, Any]:
+    """What a family's config says of its rotation where nothing else is said."""
+    return getattr(family(), "rope_parameters", None) or {}
 
 
 def without_positions(
@@ -131,7 +148,7 @@ def without_positions(
     own = family_encoding(config)
     if asked == "auto":
         none = published or is_known(name) or raw.get(WITHOUT) is True
-        hint = None if none or own is None else _hint(name, raw, config)
+        hint = None if none or own is None else _hint(name, raw, config, own)
         if hint is not None:
             none_too = "--positions none, or " if own in _SWITCHED_OFF else ""
             raise UserError(
@@ -161,7 +178,7 @@ def _check_possible(model: str, own: str | None, asked: str) -> None:
         )
 
 
-def _hint(name: str, raw: Mapping[str, Any], config: Any) -> str | None:
+def _hint(name: str, raw: Mapping[str, Any], config: Any, own: str) -> str | None:
     """What hints at a checkpoint without positions, where transformers does not heed it."""
     # What a family declares, its code heeds; a base of rotation only where it does without one.
     heeded = declared(config.__class__) - {*_DENIED_BY_NULL, "architectures"}
@@ -169,40 +186,73 @@ def _hint(name: str, raw: Mapping[str, Any], config: Any) -> str | None:
     bases = [kind.get("rope_theta") for kind in (rope, *rope.values()) if isinstance(kind, dict)]
     if not any(bases):
         heeded |= set(_DENIED_BY_NULL)
-    # Of a family that turns a part of each head, none of it can be turned.
-    usual = getattr(config.__class__(), "rope_parameters", None) or {}
-    amounts = frozenset() if "partial_rotary_factor" in usual else _AMOUNTS
+    # A family that turns a part of each head does so where it is none, too.
+    turns_none = _PART in _usual_rotation(config.__class__) and rope.get(_PART) == 0
+    words = _Words(
+        _OF_ANY | (_OF_ROTATION if own == "rotary" else frozenset()),
+        frozenset() if turns_none else _AMOUNTS,
+        any(_affirms(key, value) for key, value in raw.items()),
+    )
     for key, value in raw.items():
-        if key not in heeded and _denies(key, value, amounts):
+        if key not in heeded and _denies(key, value, raw, words):
             return f"`{key}: {_cut(json.dumps(value))}` in the config of {name!r}"
     # MPT's code adds ALiBi whatever this says.
-    if config.model_type == "mpt" and raw.get("attn_config", {}).get("alibi") is False:
+    if config.model_type == "mpt" and (raw.get("attn_config") or {}).get("alibi") is False:
         return f"`alibi: false` in the `attn_config` of {name!r}"
     if _NAME.search(re.split(r"[/\\]", name.rstrip("/\\"))[-1].lower()):
         return f"the name {name!r}"
     return None
 
 
-def _denies(key: str, value: Any, amounts: frozenset[str]) -> bool:
+class _Words(NamedTuple):
+    """What denies positions in a config: words of positions, amounts that can be none, and whether
+    another field says that there are some."""
+
+    of_positions: frozenset[str]
+    amounts: frozenset[str]
+    affirmed: bool
+
+
+def _denies(key: str, value: Any, raw: Mapping[str, Any], words: _Words) -> bool:
     return (
         (key in _DENIED_BY_TRUE and bool(value))
         or (key in _DENIED_BY_NULL and value is None)
-        or (key in _DENIED_BY_LIST and bool(value))
+        or (key == "no_rope_layer_interval" and bool(value))
+        or (key == "no_rope_layers" and _some_without(value, raw))
         or (key == "attention_type" and _is_none(value))
-        or (key == "architectures" and "nope" in str(value).lower())
-        or _switches_off(set(key.lower().split("_")), value, amounts)
+        or (key == "architectures" and bool(_CLASS.search(str(value))))
+        or _switches_off(frozenset(key.lower().split("_")), value, words)
     )
 
 
-def _switches_off(words: set[str], value: Any, amounts: frozenset[str]) -> bool:
+def _some_without(layers: Any, raw: Mapping[str, Any]) -> bool:
+    """Whether a list of layers without rotation has any: their numbers, or a 0 for each of them."""
+    flags = isinstance(layers, list) and len(layers) == raw.get("num_hidden_layers")
+    if flags and set(layers) <= {0, 1}:
+        return 0 in layers
+    return bool(layers)
+
+
+def _switches_off(key: frozenset[str], value: Any, words: _Words) -> bool:
     """Whether a field of these words says that there are no positions."""
-    if not words & _OF_POSITIONS:
+    if not key & words.of_positions:
         return False
-    if words <= _OF_POSITIONS | _OTHERS:
-        return value is False or value == 0 or _is_none(value)
+    if key <= words.of_positions | _OTHERS:
+        # That one kind is off says little where another one is on.
+        off = (value is False or value == 0) and not (words.affirmed and not key & _OF_ROTATION)
+        return off or _is_none(value)
     # True and false are numbers, too.
     counted = isinstance(value, int | float) and not isinstance(value, bool)
-    return words <= _OF_POSITIONS | _OTHERS | amounts and counted and value == 0
+    return key <= words.of_positions | _OTHERS | words.amounts and counted and value == 0
+
+
+def _affirms(key: str, value: Any) -> bool:
+    """Whether a field says that there are rotations, or another kind of positions."""
+    words, named = frozenset(key.lower().split("_")), isinstance(value, str) and not _is_none(value)
+    if not words <= _OF_ROTATION | _OF_ANY | _OTHERS | {"alibi"}:
+        return False
+    on = bool(words & (_OF_ROTATION | {"alibi"})) and value is True
+    return on or (bool(words & _OF_ANY) and named)
 
 
 def _is_none(value: Any) -> bool:

@@ -132,7 +132,7 @@ def _on_inversion(
 ) -> Iterator[str]:
     if not inverts.any():
         return
-    inverted = each("inverted")
+    inverted, untrained = each("inverted"), each("inverted", "untrained/")
     passed = inverts & (inverted >= _HALF)
     both = passed & one_head & (each("in order") == 1)
 
@@ -140,13 +140,13 @@ def _on_inversion(
         return f"{np.nanmedian(of[inverts]):.2f}"
 
     yield (
-        f"In {passed.sum()} of {inverts.sum()} models the reading of m shifts as an inverted "
-        f"count, with an R² of at least {_HALF:g}. Such a head, in no later layer, is also in "
-        f"{both.sum()} of them."
+        f"In {passed.sum()} of {inverts.sum()} models the reading of m shifts as an inverted count "
+        f"(R² at least {_HALF:g}), with random weights in {(inverts & (untrained >= _HALF)).sum()}. "
+        f"Such a head, in no later layer, is also in {both.sum()} of them."
     )
     yield (
         f"The median R² of an inverted count is {median(inverted)}. Before the MLP it is "
-        f"{median(each('before'))}, with random weights {median(each('inverted', 'untrained/'))}, "
+        f"{median(each('before'))}, with random weights {median(untrained)}, "
         f"and where nothing shifts {median(each('no shift'))}."
     )
 

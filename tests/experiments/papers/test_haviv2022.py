@@ -211,6 +211,12 @@ def test_how_fast_the_error_falls_is_not_testable_where_it_does_not() -> None:
     assert "falls" not in haviv2022._claims(trained, *rest)
 
 
+def test_shares_are_of_what_learned_positions_gain_where_they_do() -> None:
+    trained, untrained, masked = planted_arrays()
+    masked["learned"]["loss"][1] = 3.3  # than frequencies worse, in one seed
+    assert "masked-more" not in haviv2022._claims(trained, untrained, masked)
+
+
 # ---------------------------------------------------------------- masked models
 
 

@@ -273,8 +273,50 @@ def test_a_name_hints_too(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("family", "field"),
+    [
+        ("phi", {"rotary_dim": 0}),
+        ("gpt_neox", {"rotary_dim": 0}),
+        ("stablelm", {"rope_pct": 0.0}),
+        ("nemotron", {"rope_percent": 0.0}),
+    ],
+)
+def test_a_family_that_turns_a_part_of_its_heads_heeds_its_own_spelling_alone(
+    tmp_path: Path, family: str, field: dict[str, Any]
+) -> None:
+    folder = folder_of(family, tmp_path / "m", field)
+    with pytest.raises(UserError, match="hints at no positional encoding, but transformers would"):
+        load_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        # Words of another encoding than the family's.
+        ("gpt2", {"rotary": False, "use_rope": False, "rotary_dim": 0}),
+        ("opt", {"use_rotary": False}),
+        ("bloom", {"use_rotary": False, "position_embedding_type": "alibi"}),
+        ("t5", {"use_rope": False}),
+        # One kind is off, another one on.
+        ("llama", {"use_position_embedding": False, "use_rotary_position_embeddings": True}),
+        # A part that Llama's code does not know: it turns whole heads.
+        ("llama", {"partial_rotary_factor": 0.3}),
+        # In every layer 1: it rotates.
+        ("llama", {"no_rope_layers": [1, 1]}),
+        ("llama", {"architectures": ["CanopeForCausalLM"]}),
+    ],
+)
+def test_what_says_that_there_are_positions_is_not_refused(
+    tmp_path: Path, family: str, config: dict[str, Any]
+) -> None:
+    loaded = load_pretrained(folder_of(family, tmp_path / "m", config))
+    assert positions_in_words(loaded.model) != "none"
+
+
+@pytest.mark.parametrize(
     "field",
     [
+        {"rope_theta": None, "rope_parameters": {}},
         {"rope_parameters": {"rope_type": "none", "rope_theta": 1e4}},
         {"rope_parameters": {"rope_type": "default", "rope_theta": None}},
         {"rope_scaling": {"type": "nope"}},
@@ -284,7 +326,7 @@ def test_a_rotation_of_no_kind_is_refused_before_transformers_fails(
     tmp_path: Path, field: dict[str, Any]
 ) -> None:
     folder = folder_of("llama", tmp_path / "m", field)
-    with pytest.raises(UserError, match=r"hints at no .* take `rope_.*` out .* --positions rotary"):
+    with pytest.raises(UserError, match=r"hints at no .* take `rope_.*` out of config\.json"):
         load_pretrained(folder, positions="none")
 
 
