@@ -142,7 +142,8 @@ def _on_inversion(
     yield (
         f"In {passed.sum()} of {inverts.sum()} models the reading of m shifts as an inverted count "
         f"(R² at least {_HALF:g}), with random weights in "
-        f"{(inverts & (untrained >= _HALF)).sum()}. Such a head, in no later layer, is also in {both.sum()} of them."
+        f"{(inverts & (untrained >= _HALF)).sum()}. Such a head, in no later layer, is also in "
+        f"{both.sum()} of them."
     )
     yield (
         f"The median R² of an inverted count is {median(inverted)}. Before the MLP it is "
