@@ -1,9 +1,9 @@
 """Distributed alignment search: is there a subspace of few dimensions that holds the position?
 
 After Geiger et al. 2023 (arXiv 2303.02536), written small: of a rotation only the rows that span
-the subspace matter, so that pyvene would be one dependency more for a few lines. What lies in it is exchanged for that of another sequence at another position,
-and the subspace is learned by how surely the model then answers as there. It begins at what linear
-regression reads of the position.
+the subspace matter, so that pyvene would be one dependency more for a few lines. What lies in the
+subspace is exchanged for that of another sequence at another position, and it is learned by how
+surely the model then answers as there. It begins at what linear regression reads of the position.
 
 Whoever learns a subspace may find one in any model. So it is learned on some positions and judged
 on others, in other sequences, beside a random-init model of the same config.
