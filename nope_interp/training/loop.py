@@ -66,6 +66,9 @@ def step_seed(training: TrainingConfig, step: int) -> int:
     Args:
         training: has the seed of the whole training.
         step: of the optimiser, from 0.
+
+    Returns:
+        A number that no other step of a training has.
     """
     return training.seed * 1_000_003 + step
 
