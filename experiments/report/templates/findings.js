@@ -33,7 +33,9 @@ function traces(figure, series, nth, shift) {
 
 function heat(figure, panel) {
   const z = panel.series.map((row) => row.y), names = panel.series.map((row) => plotText(row.name));
-  const spread = Math.max(...z.flat().filter((v) => v !== null).map((v) => Math.abs(v - figure.heat_about)), 1e-9);
+  // One scale for all panels: a colour is one number in the whole figure.
+  const every = figure.panels.flatMap((shown) => shown.series.flatMap((row) => row.y));
+  const spread = Math.max(...every.filter((v) => v !== null).map((v) => Math.abs(v - figure.heat_about)), 1e-9);
   return { type: "heatmap", x: figure.ticks.map(plotText), y: names, z, zmin: figure.heat_about - spread, zmax: figure.heat_about + spread,
     colorscale: [[0, resolve("--random-init")], [0.5, resolve("--panel")], [1, resolve("--trained")]], xgap: 1, ygap: 1,
     texttemplate: figure.ticks.length > 10 ? "" : "%{z:.2f}", hovertemplate: "%{y}<br>%{x}: %{z:.3f}<extra></extra>", colorbar: { thickness: 10, outlinewidth: 0 } };
