@@ -197,10 +197,14 @@ function shaped(swatch, symbol) {
   return swatch;
 }
 
-// Where fewer than two powers of ten are within reach, what stands between them is labelled, too.
+// Where fewer than two powers of ten are within reach, what stands between them is labelled, too. Labels are whole numbers:
+// a bare digit would leave its power to be guessed.
 function logAxis(values) {
-  const logs = values.filter((value) => value > 0).map(Math.log10);
-  return { type: "log", dtick: Math.floor(Math.max(...logs)) > Math.ceil(Math.min(...logs)) ? 1 : undefined };
+  const logs = values.filter((value) => value > 0).map(Math.log10), first = Math.floor(Math.min(...logs)), last = Math.ceil(Math.max(...logs));
+  if (Math.floor(Math.max(...logs)) > Math.ceil(Math.min(...logs))) return { type: "log", dtick: 1, exponentformat: "power" };
+  const powers = Array.from({ length: last - first + 1 }, (_, i) => first + i);
+  const tickvals = powers.flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
+  return { type: "log", tickvals, ticktext: tickvals.map((value) => String(Number(value.toPrecision(1)))) };
 }
 
 // A chart in words, for who hears it.
