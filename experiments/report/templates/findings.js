@@ -10,6 +10,8 @@ const swatch = (nth) => {
   return shaped(dot, symbol(nth));
 };
 const LINES = { predicted: "fit", reference: "control", chance: "chance" };
+// Two levels of chance have two dashes.
+const isFurther = (panel, series) => panel.series.filter((s) => s.kind === "chance").indexOf(series) > 0;
 
 // Where curves meet at named places they stand side by side: how far from the name, by their number.
 function apart(figure, panel) {
@@ -18,13 +20,13 @@ function apart(figure, panel) {
   return (nth) => step * (nth - (measured.length - 1) / 2);
 }
 
-function traces(figure, series, nth, shift) {
+function traces(figure, panel, series, nth, shift) {
   const text = plotText(series.name), named = (x) => figure.ticks.length ? plotText(figure.ticks[x]) : x;
   const points = { x: series.x, y: series.y, customdata: series.x.map(named), name: text, type: "scatter", mode: "lines", showlegend: false,
     hovertemplate: `%{customdata}: %{y:.4~g}<extra>${hoverText(series.name)}</extra>` };
   if (series.kind === "predicted") return { ...points, line: { color: resolve("--ink", 0.75), width: 1.3 } };
   if (series.kind === "reference") return { ...points, line: { color: resolve("--soft"), width: 1.6, dash: "dot" } };
-  if (series.kind === "chance") return { ...points, line: { color: resolve("--chance"), width: 1.4, dash: "dash" } };
+  if (series.kind === "chance") return { ...points, line: { color: resolve("--chance"), width: 1.4, dash: isFurther(panel, series) ? "dashdot" : "dash" } };
   const colour = resolve(own(nth)), measured = { ...points, x: series.x.map((x) => x + shift), mode: figure.ticks.length ? "markers" : "lines+markers", line: { color: resolve(own(nth), 0.5), width: 1.2 },
     marker: { color: colour, size: 6, symbol: symbol(nth) } };
   if (series.low) measured.error_y = errorBars(series, { thickness: 1.2, width: 2, color: colour });
@@ -85,7 +87,7 @@ function legend(panel) {
   let nth = 0;
   for (const series of panel.series) {
     const key = element("span", undefined, { class: "key" });
-    key.append(series.kind === "measured" ? swatch(nth++) : element("i", "", { class: LINES[series.kind] }), series.name);
+    key.append(series.kind === "measured" ? swatch(nth++) : element("i", "", { class: `${LINES[series.kind]}${isFurther(panel, series) ? " further" : ""}` }), series.name);
     box.append(key);
   }
   return box;
@@ -104,7 +106,7 @@ function setUpFigure(box) {
     drawn.push(() => {
       let nth = 0;
       const shift = apart(figure, panel);
-      const lines = isHeat ? [heat(figure, panel)] : panel.series.map((series) => series.kind === "measured" ? traces(figure, series, nth, shift(nth++)) : traces(figure, series));
+      const lines = isHeat ? [heat(figure, panel)] : panel.series.map((series) => series.kind === "measured" ? traces(figure, panel, series, nth, shift(nth++)) : traces(figure, panel, series));
       drawPlot(plot, lines, layoutOf(figure, panel, plot.clientWidth));
     });
   }
