@@ -202,9 +202,13 @@ function shaped(swatch, symbol) {
 function logAxis(values) {
   const logs = values.filter((value) => value > 0).map(Math.log10), first = Math.floor(Math.min(...logs)), last = Math.ceil(Math.max(...logs));
   if (Math.floor(Math.max(...logs)) > Math.ceil(Math.min(...logs))) return { type: "log", dtick: 1, exponentformat: "power" };
-  const powers = Array.from({ length: last - first + 1 }, (_, i) => first + i);
-  const tickvals = powers.flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
-  return { type: "log", tickvals, ticktext: tickvals.map((value) => String(Number(value.toPrecision(1)))) };
+  const powers = Array.from({ length: last - first + 1 }, (_, i) => first + i), least = Math.min(...logs), most = Math.max(...logs);
+  for (const digits of [[1, 2, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9]]) {
+    const tickvals = powers.flatMap((power) => digits.map((digit) => digit * 10 ** power));
+    if (tickvals.filter((value) => Math.log10(value) >= least && Math.log10(value) <= most).length > 2)
+      return { type: "log", tickvals, ticktext: tickvals.map((value) => String(Number(value.toPrecision(1)))) };
+  }
+  return { type: "log" }; // over so short a range it is nearly even
 }
 
 // A chart in words, for who hears it.
