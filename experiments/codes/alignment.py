@@ -6,7 +6,7 @@ subspace is exchanged for that of another sequence at another position, and it i
 surely the model then answers as there. It begins at what linear regression reads of the position.
 
 Whoever learns a subspace may find one in any model. So it is learned on some positions and judged
-on others, in other sequences, beside a random-init model of the same config.
+on others, in other sequences, beside a random-init model of the same config and a constant answer.
 """
 
 from collections.abc import Callable, Sequence

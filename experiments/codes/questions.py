@@ -129,7 +129,7 @@ def positions_aligned(
 
     Returns:
         One row for each site and rank: layer, site, rank, and shares of the right answers that are
-        judged, 0 to 1, with 95% intervals over examples (`..._low`, `..._high`):
+        judged, 0 to 1; of `net` and `shorter` also 95% intervals over examples (`..._low`, ...):
 
         - `followed`: those that follow; `regressed`: with what linear regression reads, before any
           search; `untrained`: in a random-init model, searched alike; `constant`: of who gives the

@@ -59,8 +59,8 @@ def variable_of(
         Shares of the right answers of positions that are told to be later than all that were
         learned on: `later`, with what another example has there; `later constant`, of who gives the
         answer of one position everywhere, the best one; and `told t`, `told 1/m` and so on, with
-        what the function says. `variable` is the nearest of these four functions, or a word, as
-        `_named` says.
+        what the function says. `variable` is the nearest of these four functions; "none" where
+        another example's activation is surely followed and they surely are not; or "undecided".
     """
     exam, fit = own.exam, task.split.fit
     early = torch.arange(len(exam.positions)) < math.ceil(_LEARNED_SHARE * len(exam.positions))

@@ -117,7 +117,7 @@ def _turned(raw: Mapping[str, Any]) -> int | None:
     inner = raw.get("rope_parameters")
     told = {**raw, **(inner if isinstance(inner, dict) else {})}
     usual = _usual_rotation(CONFIG_MAPPING[raw["model_type"]])
-    heeded = told.get("partial_rotary_factor") if _PART in usual else None
+    heeded = told.get(_PART) if _PART in usual else None
     return int(size * (heeded or 1))
 
 
