@@ -79,9 +79,7 @@ def variable_of(
     columns = {name: of[:, 0].astype(float) for name, of in counts.items()}
     could = counts[_LATER][:, 1].astype(float)
     bootstrap = NamedBootstrap(columns | {COULD: could}, seed=task.seed)
-    shares = {
-        name: bootstrap.score(name, share_of(bootstrap, name), chance=0.0).value for name in counts
-    }
+    shares = {name: float(of.sum() / could.sum()) for name, of in columns.items()}
     told = {f"told {name}": shares[name] for name in FUNCTIONS}
     every = {_LATER: shares[_LATER], f"{_LATER} {_CONSTANT}": shares[_CONSTANT], **told}
     return every | {"variable": _named(bootstrap, max(FUNCTIONS, key=lambda name: shares[name]))}

@@ -43,8 +43,8 @@ def masked_model(
         seed: of the model, its training and the blanks.
 
     Returns:
-        `loss`, of held-out blanks, and `chance`, of who knows how often each byte stands in the
-        text, both in nats per byte.
+        `loss`, of held-out blanks, the mean over batches of their means, and `chance`, of who knows
+        how often each byte stands in the text; both in nats per byte.
     """
     task = make_task("text")
     blank = base.d_vocab  # a token of its own

@@ -16,7 +16,7 @@ from experiments.papers.kazemnejad2023.counter import (
     scaled_share,
 )
 from experiments.papers.kazemnejad2023.first_tokens import counted, n_shared, n_unread
-from experiments.papers.kazemnejad2023.presets import Preset
+from experiments.papers.kazemnejad2023.presets import Nope, Preset
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.results.measurements import RANDOM_INIT
@@ -29,8 +29,6 @@ _FEWEST = 4
 _HALF = 0.5
 # What is read of one model, by the name of its array.
 _NUMBERS = ("r2", "all", "head", "position/r2", "inverted", "before", "no shift", "in order")
-# What was measured of NoPE, for each task; seeds along the first axis.
-Nope = Mapping[str, Mapping[str, Array]]
 Each = Float[Array, "seed task"]
 
 

@@ -35,6 +35,8 @@ FORMATS: dict[str, frozenset[str] | None] = {
 
 # The arrays of all seeds' models, by task and encoding or format; seeds along the first axis.
 Runs = Mapping[tuple[str, str], Mapping[str, Array]]
+# Those of NoPE alone, by task.
+Nope = Mapping[str, Mapping[str, Array]]
 # A number for each model of the encodings, and which of them have learned their task.
 Accuracy = Float[Array, "seed task encoding"]
 Learned = Bool[Array, "seed task encoding"]

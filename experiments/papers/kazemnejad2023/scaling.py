@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from experiments.papers.answering import by_task, enough
-from experiments.papers.kazemnejad2023.presets import Preset, by_length
+from experiments.papers.kazemnejad2023.presets import Nope, Preset, by_length
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 
@@ -16,8 +16,6 @@ SCALINGS = {
     "heads": "a factor for each head",
     "control": "for each head, from training lengths",
 }
-# What was measured of NoPE, for each task; seeds along the first axis.
-Nope = Mapping[str, Mapping[str, Array]]
 
 
 def scaling_findings(preset: Preset, nope: Nope, learned: Bool[Array, "seed task"]) -> Findings:
