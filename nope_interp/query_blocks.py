@@ -24,8 +24,8 @@ _CELLS = 2**22
 # Models that are changed inside attention at present, by how many contexts.
 _CHANGED: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-# Families whose score bias or recurrence comes in one piece.
-_WHOLE = ("bloom", "mpt", "t5", "olmo_hybrid")
+# Families whose score bias or recurrence comes in one piece. Falcon's ALiBi, too.
+_WHOLE = ("t5", "olmo_hybrid")
 
 
 def block_size(model: HookedModel, n_sequences: int, length: int) -> int | None:
@@ -68,8 +68,7 @@ def comes_in_blocks(model: HookedModel) -> bool:
     bridged = getattr(model, "original_model", None)
     if bridged is None:
         # A user's own model has attention of its own.
-        own = getattr(getattr(model, "config", None), "positions", None)
-        return own is not None and own not in ("alibi", "t5")
+        return getattr(getattr(model, "config", None), "positions", None) is not None
     config = bridged.config
     alibi = config.model_type == "falcon" and config.alibi
     return not alibi and config.model_type not in _WHOLE
@@ -131,6 +130,11 @@ class MaskRows:
     make: Callable[..., Tensor]
     sees: Callable[..., Any]
     device: torch.device
+    dtype: torch.dtype | None = None
+
+    def to(self, dtype: torch.dtype) -> "MaskRows":
+        """The same in another type, as a tensor's `to`: MPT makes its mask of booleans."""
+        return replace(self, dtype=dtype)
 
     def first_key(self, query: int) -> int:
         """The first key that a query sees."""
@@ -150,13 +154,14 @@ class MaskRows:
             The part of the mask, as transformers would make it.
         """
         queries, keys = (first, last - first), (first_key, last - first_key)
-        return self.make(
+        made = self.make(
             mask_function=self.sees,
             q_offset=queries[0],
             q_length=queries[1],
             kv_offset=keys[0],
             kv_length=keys[1],
         )
+        return made if self.dtype is None else made.to(self.dtype)
 
     def causal(self) -> "MaskRows":
         """The same without a window."""

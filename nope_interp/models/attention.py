@@ -84,6 +84,12 @@ class AttentionContext:
         """The same pass with the queries from position `first` on; all keys stay."""
         return replace(self, queries=self.queries[first:]) if first else self
 
+    def block(self, first: int, size: int) -> "AttentionContext":
+        """So many queries from the one with index `first` on, and the keys that they can see."""
+        queries = self.queries[first : first + size]
+        later = len(self.queries) - first - len(queries) if self.causal else 0
+        return replace(self, queries=queries, keys=self.keys[: len(self.keys) - later])
+
     @_Once
     def rotation(self) -> tuple[Tensor, Tensor] | None:
         """Cosines and sines for the tokens of this pass, each `[1 pos half]`."""
@@ -168,14 +174,11 @@ class Attention(nn.Module):
             sin = _hooked(self.hook_sin, context.rotation[1]).transpose(0, 1)
             q = self.hook_rot_q(rotate(q, cos, sin))
             k = self.hook_rot_k(rotate(k, cos, sin))
-        bias = None if context.bias is None else _hooked(self.hook_score_bias, context.bias)
         if kv_cache is not None:
             k, v = kv_cache.append(k, v)
-        listened = listening(self.hook_attn_scores, self.hook_pattern)
-        attend = self._attend_explicitly if listened else self._attend
         q = q[:, -len(context.queries) :]
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        z = self.hook_z(attend(q, k, v, context, bias))
+        z = self.hook_z(self._attend(q, k, v, context))
         if self.cfg.use_attn_result:
             result = self.hook_result(
                 einsum(z, self.W_O, "batch pos head d, head d d_model -> batch pos head d_model")
@@ -184,10 +187,32 @@ class Attention(nn.Module):
         return self.dropout(self.out(z.flatten(2)))
 
     def _attend(
-        self, q: HeadQueries, k: HeadKeys, v: HeadKeys, context: AttentionContext, bias: Bias | None
+        self, q: HeadQueries, k: HeadKeys, v: HeadKeys, context: AttentionContext
+    ) -> Float[Tensor, "batch query head d"]:
+        listened = listening(self.hook_attn_scores, self.hook_pattern)
+        attend = self._attend_explicitly if listened else self._attend_fast
+        size = self.query_block
+        # Without a listener a bias is all that has a number for each query and key.
+        grows = listened or isinstance(context.encoding, ScoreBias)
+        if size is None or size >= len(context.queries) or not grows:
+            return attend(q, k, v, context)
+        found = []
+        for first in range(0, len(context.queries), size):
+            here = context.block(first, size)
+            seen = len(here.keys)
+            some = (q[:, :, first : first + size], k[:, :, :seen], v[:, :, :seen])
+            found.append(attend(*some, here))
+        return torch.cat(found, dim=1)
+
+    def _bias_of(self, context: AttentionContext) -> Bias | None:
+        return None if context.bias is None else _hooked(self.hook_score_bias, context.bias)
+
+    def _attend_fast(
+        self, q: HeadQueries, k: HeadKeys, v: HeadKeys, context: AttentionContext
     ) -> Float[Tensor, "batch query head d"]:
         mask = None
         if not context.plainly_causal:
+            bias = self._bias_of(context)
             mask = context.visible if bias is None else bias
         dropout = self.dropout.p if self.training else 0.0
         z = F.scaled_dot_product_attention(
@@ -196,32 +221,16 @@ class Attention(nn.Module):
         return z.transpose(1, 2)
 
     def _attend_explicitly(
-        self, q: HeadQueries, k: HeadKeys, v: HeadKeys, context: AttentionContext, bias: Bias | None
+        self, q: HeadQueries, k: HeadKeys, v: HeadKeys, context: AttentionContext
     ) -> Float[Tensor, "batch query head d"]:
-        if self.query_block is not None and len(context.queries) > self.query_block:
-            return self._attend_in_blocks(q, k, v, context, self.query_block)
         scores = (q * self.scale) @ k.transpose(-1, -2)
+        bias = self._bias_of(context)
         if bias is not None:
             scores = scores + bias
         elif context.visible is not None:
             scores = scores.masked_fill(~context.visible, -math.inf)
         pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(dim=-1))
         return (self.dropout(pattern) @ v).transpose(1, 2)
-
-    def _attend_in_blocks(
-        self, q: HeadQueries, k: HeadKeys, v: HeadKeys, context: AttentionContext, size: int
-    ) -> Float[Tensor, "batch query head d"]:
-        """Few queries at a time, with the keys up to the last of them."""
-        found = []
-        for first in range(0, q.shape[2], size):
-            queries = context.queries[first : first + size]
-            n_keys = len(context.keys) - (q.shape[2] - first - len(queries))
-            if not context.causal:
-                n_keys = len(context.keys)
-            here = replace(context, queries=queries, keys=context.keys[:n_keys])
-            some = (q[:, :, first : first + size], k[:, :, :n_keys], v[:, :, :n_keys])
-            found.append(self._attend_explicitly(*some, here, None))
-        return torch.cat(found, dim=1)
 
     def _weight(self, index: int) -> HeadWeights:
         weight = self.qkv.weight.chunk(3)[index]

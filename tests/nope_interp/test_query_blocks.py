@@ -28,14 +28,16 @@ from nope_interp.positions.ablation import ablate_positions
 from tests.huggingface import FAMILIES, bridged_model
 
 LENGTH, BLOCK = 29, 5
-OURS = ("none", "learned", "rotary")
+# Our models, which share names with families of transformers.
+OURS = tuple(f"our {positions}" for positions in ("none", "learned", "rotary", "alibi", "t5"))
 
 
-def model_of(name: str) -> HookedModel:
+def model_of(name: str, n_ctx: int = 64) -> HookedModel:
     if name not in OURS:
         return bridged_model(name)
-    config = TransformerConfig(2, 32, 4, d_vocab=50, n_ctx=64, init_scale=0.3)
-    return HookedTransformer(dataclasses.replace(config, positions=name)).eval()  # type: ignore[arg-type]
+    config = TransformerConfig(2, 32, 4, d_vocab=50, n_ctx=n_ctx, init_scale=0.3)
+    positions = name.removeprefix("our ")
+    return HookedTransformer(dataclasses.replace(config, positions=positions)).eval()  # type: ignore[arg-type]
 
 
 def heard(model: HookedModel, length: int, size: int | None) -> dict[str, list[Tensor]]:
@@ -79,9 +81,11 @@ def assert_blocks_see_the_same(model: HookedModel, length: int, size: int) -> No
     ("family", "how", "lift"),
     [
         *((family, None, False) for family in (*OURS, *FAMILIES)),
-        *(("rotary", "rotary:shuffled", False), ("llama", "rotary:shuffled", False)),
+        *(("our rotary", "rotary:shuffled", False), ("llama", "rotary:shuffled", False)),
         *(("gptj", "rotary:constant", False), ("gemma3", "rotary", True)),
         *(("gpt_neo", "learned", False), ("mistral", "rotary", True), ("gpt2", "all", False)),
+        *((family, "alibi", False) for family in ("our alibi", "bloom", "mpt")),
+        *(("our t5", f"t5:{condition}", False) for condition in ("none", "mean")),
     ],
 )
 def test_blocks_of_queries_see_what_all_see_at_once(
@@ -89,7 +93,7 @@ def test_blocks_of_queries_see_what_all_see_at_once(
 ) -> None:
     model = model_of(family)
     if not query_blocks.comes_in_blocks(model):
-        assert family in ("bloom", "mpt", "falcon_alibi", "t5")
+        assert family in ("falcon_alibi", "t5")
         return
     change = nullcontext() if how is None else ablate_positions(model, how, lift_window=lift)
     with change:
@@ -136,7 +140,7 @@ CHANGES: dict[str, Callable[[HookedModel], AbstractContextManager[Any]]] = {
 @pytest.mark.parametrize(
     ("family", "change"),
     [
-        *((family, change) for family in ("rotary", "llama", "gemma3") for change in CHANGES),
+        *((family, change) for family in ("our rotary", "llama", "gemma3") for change in CHANGES),
         *((family, "heads") for family in ("gpt_neox", "phi3", "cohere")),
         *(("gpt2", change) for change in CHANGES if change != "heads"),
     ],
@@ -188,17 +192,16 @@ class Largest(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize("family", ["rotary", "llama", "gemma3", "gpt2"])
+@pytest.mark.parametrize(
+    "family", ["our rotary", "our alibi", "our t5", "llama", "gemma3", "gpt2", "bloom", "mpt"]
+)
 @pytest.mark.parametrize("site", ["attn.hook_pattern", "hook_resid_post"])
 def test_nothing_that_is_made_grows_with_the_square_of_the_length(
     family: str, site: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No longer block than this would be allowed by the cells.
     monkeypatch.setattr(query_blocks, "_CELLS", 2**14)
-    model, sizes = model_of(family), []
-    if family == "rotary":
-        config = TransformerConfig(2, 32, 4, d_vocab=50, n_ctx=1024, positions="rotary")
-        model = HookedTransformer(config).eval()
+    model, sizes = model_of(family, n_ctx=1024), []
     if family == "gpt2":
         weight = model.original_model.transformer.wpe.weight
         weight.data = weight.data.repeat(1024 // len(weight), 1)
