@@ -73,9 +73,11 @@ def through_the_stream(
     The condition stands in the column `positions`, what it is held against in `control`. The probe
     "loss" has, in nats and paired by sequence, `nats`, `increase` over the intact model, and
     `over_size_matched` and `over_rescaled`, what that is above the increase under the size-matched
-    control, and with deviations from the positional mean rescaled as much at random; and, as shares
-    of the total effect of all four codes, `necessity`, the increase without a code, and
-    `sufficiency`, what that code alone gives back, and what it gives back with positions shuffled.
+    control, and with deviations from the positional mean rescaled as much at random. Two metrics
+    are shares of the lead, what the best guesser without order loses more than the intact model; a
+    loss above that guesser's counts as his, since a broken model knows no less than he:
+    `necessity`, the increase without a code, and `sufficiency`, what that code alone gives back
+    over none of the four, and what it gives back with positions shuffled.
     The probe "side effect" has how far `norm` and `cosine` of activations moved, mean over sites.
     Their rows are of layer -1; other probes read the last block's output under the conditions.
     `coverage`, of the intact model, is the share of scored tokens that are predicted where codes
@@ -218,14 +220,13 @@ def _rows(
     covered = task.coverage
     n = len(found[INTACT_CONDITION].losses)
     yield row(INTACT_CONDITION, Score("coverage", covered, covered, covered, math.nan, n))
-    above = {SIZE_MATCHED: "over_size_matched", names.RANDOM_RESCALING: "over_rescaled"}
     for condition in found:
         yield row(condition, losses.score("nats", losses.mean(condition), chance=task.chance))
         if condition == INTACT_CONDITION:
             continue
         yield lost(condition, "increase", losses.difference(condition, INTACT_CONDITION))
         name, control = condition
-        for other, metric in above.items():
+        for other, metric in names.OVER_CONTROL.items():
             if not control and (name, other) in losses:
                 yield lost(condition, metric, losses.difference(condition, (name, other)))
         if (moved_by := found[condition].side_effects) is not None:
@@ -235,12 +236,31 @@ def _rows(
                 yield row(condition, score, names.SIDE_EFFECT)
     nothing_kept = (names.NONE_KEPT, "")
     total_effect = losses.difference(nothing_kept, INTACT_CONDITION)
-    if losses.interval_of(total_effect)[0] <= 0:
+    lead = _Lead(losses, task.chance)
+    if min(losses.interval_of(of)[0] for of in (total_effect, lead.all_of_it)) <= 0:
         return  # a share of what may be nothing
     for code in CODES:
         taken, alone, elsewhere = (without(code), ""), (only(code), ""), (only(code), SHUFFLED)
-        necessity = losses.difference(taken, INTACT_CONDITION)
-        yield lost(taken, "necessity", ratio(necessity, total_effect))
+        yield lost(taken, "necessity", lead.share(taken, INTACT_CONDITION))
         for kept in (alone, elsewhere) if elsewhere in losses else (alone,):
-            regained = losses.difference(nothing_kept, kept)
-            yield lost(kept, "sufficiency", ratio(regained, total_effect))
+            yield lost(kept, "sufficiency", lead.share(nothing_kept, kept))
+
+
+@dataclass(frozen=True)
+class _Lead:
+    """By how much the intact model loses less than a guesser who knows no order."""
+
+    losses: NamedBootstrap
+    chance: float
+
+    def all_of_it(self, means: Float[np.ndarray, "... condition"]) -> Float[np.ndarray, "..."]:
+        return self.chance - self.losses.mean(INTACT_CONDITION)(means)
+
+    def share(self, more: tuple[str, str], less: tuple[str, str]) -> ArrayFunction:
+        """The share of the lead that lies between the losses in two conditions."""
+        above, below = map(self.losses.mean, (more, less))
+
+        def lost(means: Float[np.ndarray, "... condition"]) -> Float[np.ndarray, "..."]:
+            return np.minimum(above(means), self.chance) - np.minimum(below(means), self.chance)
+
+        return ratio(lost, self.all_of_it)

@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from experiments.codes.order import answers_of, before, question_of
+from experiments.codes.guessers import question_of
+from experiments.codes.order import answers_of, before
 from experiments.codes.task import InterventionTask
 from experiments.results.interchange import ASKING, QUESTION
 from nope_interp.errors import UserError

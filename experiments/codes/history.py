@@ -57,7 +57,7 @@ def history_rows(
 
     On held-out sequences of what `variant` was made for:
 
-    * probe "loss", metric `nats`: the task's loss, chance that of knowing no context; layer -1.
+    * probe "loss", metric `nats`: the task's loss, chance that of knowing no order; layer -1.
     * the probes of every position code at the layers and sites of `config`; "similarity" has the
       adjacency scores.
     * whether the model knows order, and how far it follows each code that is moved through its

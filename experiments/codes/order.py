@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from experiments.codes.guessers import crossed_off, question_of
 from experiments.codes.task import InterventionTask
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.interchange import (
@@ -53,7 +54,7 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
     answer, tokens = answers_of(task), task.split.held_out
     question = question_of(tokens, answer)
     own = _right(task, tokens, answer)
-    guessers = [_guessed(tokens, answer, question, anew=anew) for anew in (False, True)]
+    guessers = [_guessed(tokens, answer, anew=anew) for anew in (False, True)]
     guessed = max([*guessers, _commonest(task, answer)], key=np.sum)
     shuffled = _right(task, _permuted(tokens, question, task.seed), answer)
     asked = answer.double().sum(dim=1).numpy()
@@ -119,22 +120,6 @@ def _right(
     return found.sum(dim=1).numpy()
 
 
-def question_of(tokens: Tensor, answer: Bool[Tensor, "sequence pos"]) -> Bool[Tensor, " pos"]:
-    """Where the question stands: before the answer, at positions at which examples differ.
-
-    Args:
-        tokens: `[sequence pos]`.
-        answer: `[sequence pos]`, which of them are answers.
-
-    Returns:
-        `[pos]`.
-    """
-    first = int(answer.any(dim=0).int().argmax())
-    differs = (tokens != tokens[0]).any(dim=0)
-    differs[first:] = False
-    return differs
-
-
 def _permuted(tokens: Tensor, question: Bool[Tensor, " pos"], seed: int) -> Tensor:
     """Every question's tokens in an order of its own."""
     generator = torch.Generator().manual_seed(seed)
@@ -145,31 +130,16 @@ def _permuted(tokens: Tensor, question: Bool[Tensor, " pos"], seed: int) -> Tens
 
 
 def _guessed(
-    tokens: Tensor,
-    answer: Bool[Tensor, "sequence pos"],
-    question: Bool[Tensor, " pos"],
-    *,
-    anew: bool,
+    tokens: Tensor, answer: Bool[Tensor, "sequence pos"], *, anew: bool
 ) -> Float[np.ndarray, " sequence"]:
-    """How many answers of each sequence one gets right, on average, who knows which tokens the
-    question has, crosses off those that were answered, and guesses the commonest of the rest; and
-    crosses off `anew` behind each gap in the answer, where a task has its question answered twice.
-    """
-    d_vocab = int(tokens.max()) + 1
-    every = torch.zeros((len(tokens), d_vocab), dtype=torch.float64)
-    every.scatter_add_(1, tokens[:, question], torch.ones_like(tokens[:, question]).double())
-    left, before = every.clone(), -1
+    """How many answers of each sequence one gets right, on average, who guesses the commonest of
+    the question's tokens that are not crossed off."""
     found = torch.zeros(len(tokens), dtype=torch.float64)
-    for position in answer.any(dim=0).nonzero()[:, 0].tolist():
-        if anew and position > before + 1:
-            left = every.clone()
-        right, asked, before = tokens[:, position, None], answer[:, position], position
-        most = left.max(dim=1, keepdim=True).values
-        best = (left == most) & (most > 0)
-        hit = best.gather(1, right)[:, 0] / best.sum(dim=1).clamp(min=1)
-        found += hit * asked
-        left.scatter_add_(1, right, -asked.double()[:, None])
-        left.clamp_(min=0)
+    for guess in crossed_off(tokens, answer, anew=anew):
+        most = guess.left.max(dim=1, keepdim=True).values
+        best = (guess.left == most) & (most > 0)
+        hit = best.gather(1, guess.wanted)[:, 0] / best.sum(dim=1).clamp(min=1)
+        found += hit * guess.asked
     return found.numpy()
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from experiments.codes.guessers import least_guessed_loss
 from experiments.probing.measure import ALL_BUT_FIRST, Site, Split
 from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
@@ -19,9 +19,15 @@ from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Where
-from nope_interp.models.losses import answer_losses, sequence_losses, unigram_losses
+from nope_interp.models.losses import (
+    answer_losses,
+    bigram_losses,
+    sequence_losses,
+    unigram_losses,
+)
 from nope_interp.tasks.answers import AnswerTask, ExampleSource
 from nope_interp.tasks.dataset import dataset
+from nope_interp.tasks.sources import TextSource, TokenSource
 
 # A smooth trend, an irregular part and a mean are told apart by more positions than these.
 _FEWEST_POSITIONS = 4
@@ -40,7 +46,7 @@ class InterventionTask:
         model: a HookedTransformer or a bridge, in evaluation mode.
         split: sequences to fit interventions on, and others to score the model on.
         losses: what the model loses on these.
-        chance: what it would lose if it saw no context, in nats.
+        chance: what the best guesser loses who knows no order, in nats.
         seed: of noise, random directions and resamples.
         batch_size: sequences in a forward pass.
         begin_token: whether the sequences start with one.
@@ -123,7 +129,7 @@ def intervention_task_of(config: ProbingConfig, variant: ModelVariant) -> Interv
     Raises:
         UserError: for too few sequences to fit on.
     """
-    d_model = variant.model.cfg.d_model
+    d_model, d_vocab = variant.model.cfg.d_model, variant.model.cfg.d_vocab
     check_enough_to_fit(config, config.n_fit, d_model, config.seq_len - FIRST_POSITION)
     source = variant.sources[0]
     if isinstance(source, ExampleSource):
@@ -135,11 +141,19 @@ def intervention_task_of(config: ProbingConfig, variant: ModelVariant) -> Interv
         variant.model,
         split,
         partial(sequence_losses, batch_size=config.batch_size),
-        float(unigram_losses(split.fit, split.held_out, variant.model.cfg.d_vocab).mean()),
+        _without_order(source, split, d_vocab),
         config.seed,
         config.batch_size,
         begin_token,
     )
+
+
+def _without_order(source: TokenSource, split: Split, d_vocab: int) -> float:
+    """By how often tokens occur, or on text by which one they follow, whichever is less."""
+    guessed = [unigram_losses(split.fit, split.held_out, d_vocab)]
+    if isinstance(source, TextSource):
+        guessed.append(bigram_losses(source.known, split.held_out, d_vocab))
+    return min(float(losses.mean()) for losses in guessed)
 
 
 def shorter_tasks(
@@ -200,7 +214,7 @@ def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) 
         variant.model,
         Split(seen, scored),
         partial(answer_losses, answer=asked, batch_size=config.batch_size),
-        _best_guess(seen, answers, scored, asked, task.d_vocab),
+        least_guessed_loss(seen, answers, scored, asked, task.d_vocab),
         config.seed,
         config.batch_size,
         begin_token=True,
@@ -209,37 +223,3 @@ def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) 
         answer=asked,
         source=task,
     )
-
-
-def _best_guess(
-    fit: Int[Tensor, "fitted pos"],
-    answers: Bool[Tensor, "fitted pos"],
-    tokens: Int[Tensor, "scored pos"],
-    asked: Bool[Tensor, "scored pos"],
-    d_vocab: int,
-) -> float:
-    """What the best of three guessers loses who do not see the question, in nats.
-
-    One knows how often each token is an answer's, one how often at each position; smoothing costs
-    these the more the fewer examples they saw. The third thinks all tokens equally likely that
-    stand in any answer.
-    """
-    pooled, at_each = torch.zeros(asked.shape), torch.zeros(asked.shape)
-    pooled[asked] = _guesses(fit[answers], tokens[asked], d_vocab)
-    for i, (learned, wanted) in enumerate(zip(answers.T, asked.T, strict=True)):
-        # Where no example to learn from has an answer, a token is guessed as at any other position.
-        seen = fit[learned, i] if learned.any() else fit[answers]
-        at_each[wanted, i] = _guesses(seen, tokens[wanted, i], d_vocab)
-    # As the model's losses: the mean of each sequence, then over sequences.
-    losses = [(of.sum(dim=1) / asked.sum(dim=1)).mean() for of in (pooled, at_each)]
-    kinds = torch.cat([fit[answers], tokens[asked]]).unique()
-    return min(*map(float, losses), math.log(len(kinds)))
-
-
-def _guesses(
-    fit: Int[Tensor, " seen"], tokens: Int[Tensor, " wanted"], d_vocab: int
-) -> Float[Tensor, " wanted"]:
-    """The loss on each token, by the frequencies of others."""
-    # As sequences of which the first token does not count.
-    seen, wanted = F.pad(fit[None], (1, 0)), F.pad(tokens[:, None], (1, 0))
-    return unigram_losses(seen, wanted, d_vocab)

@@ -23,7 +23,7 @@ from probes.scores import SHUFFLED
 _NO_INCREASE = "no increase"
 # measure -> (what its menu calls it, unit of its axis)
 _MEASURES = {
-    "necessity": ("necessity", "share of the total effect there"),
+    "necessity": ("necessity", "share of the lead"),
     "increase": ("loss increase", "loss increase, nats per token"),
 }
 # The conditions that take codes away, without each, each alone, and without all.
@@ -138,8 +138,8 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
         caption="What it costs to remove a code at one site. Large marks: removal there says used.",
         reading="Each code is removed at one layer and site only. Where positions were moved, the "
         "verdict above is that of the moves, and removal is a second opinion. Necessity is its "
-        "share of the total effect at that same site, so shares at different sites have different "
-        "wholes. There is no share where the total effect is not surely above zero. Bars are 95% "
+        "share of the lead over a guesser who knows no order. There is no share where the total "
+        "effect at that site is not surely above zero. Bars are 95% "
         "intervals over held-out sequences, widened for the four codes and all sites. Dashed: no "
         "increase. Dotted, under loss increase: the size-matched control.",
         x="after layer",

@@ -56,14 +56,13 @@ _READ = {
 
 @dataclass(frozen=True)
 class Score:
-    """How well a model does what it was judged on, and what a guess without context does.
+    """How well a model does what it was judged on, and what a guess without order does.
 
     Attributes:
         name: what is scored, "loss".
         unit: of the numbers, "nats per token".
         value: value, low, high.
-        chance: the same of a guess without context; of answers, that of a guesser who knows all
-            but the order.
+        chance: the same of the best guesser who knows no order.
     """
 
     name: str
@@ -73,18 +72,17 @@ class Score:
 
     @property
     def sentence(self) -> str:
-        """The score with its interval, against chance."""
+        """The score with its interval, against the guesser's."""
         value, low, high, chance = self._told
-        whose = "an order-blind guesser's" if self.unit == OF_ANSWERS else "chance"
-        return f"Its {self.name} is {value} [{low}, {high}] {self.unit}; {whose} is {chance}."
+        own = f"Its {self.name} is {value} [{low}, {high}] {self.unit}"
+        return f"{own}; an order-blind guesser's is {chance}."
 
     @property
     def brief(self) -> str:
-        """The score against chance, for a line of 50 characters."""
+        """The score against the guesser's, for a line of 50 characters."""
         value, *_, chance = self._told
-        if self.unit == OF_ANSWERS:
-            return f"{self.name} {value}, order-blind guesser {chance}."
-        return f"{self.name} {value} {self.unit}, chance {chance}."
+        unit = "" if self.unit == OF_ANSWERS else f" {self.unit}"
+        return f"{self.name} {value}{unit}, order-blind guesser {chance}."
 
     @property
     def _told(self) -> list[str]:
@@ -271,7 +269,7 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
     uses = verdict.of_stream
     reason = ""
     if verdict.intact[2] >= verdict.chance:
-        reason = "This model does not surely beat chance, so nothing is said of its position codes."
+        reason = "This model does not surely beat an order-blind guesser: no code is judged."
     elif all(use.necessity is None for use in uses):
         reason = (
             "Removing all four codes does not surely hurt this model, so no code is called used."
@@ -283,11 +281,11 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
         score=Score("loss", "nats per token", verdict.intact, verdict.chance),
         words={use.code: use.word for use in uses},
         shares={use.code: use.necessity for use in uses},
-        share_of="removed: effect lost",
+        share_of="removed: lead lost",
         restored={use.code: use.sufficiency for use in uses},
-        restored_of="kept alone: effect kept",
+        restored_of="kept alone: lead kept",
         controls={
-            use.code: max(use.size_matched[0], use.rescaled[0]) / verdict.total_effect[0]
+            use.code: min(max(use.size_matched[0], use.rescaled[0]) / verdict.lead, 1)
             for use in uses
             if use.necessity is not None
         },

@@ -5,6 +5,8 @@ from experiments.results.measurements import INTACT
 SIZE_MATCHED = "size-matched"
 RANDOM_SUBSPACE = "random subspace"
 RANDOM_RESCALING = "random rescaling"
+# Two controls of a condition, and how much more it costs than each, in nats.
+OVER_CONTROL = {SIZE_MATCHED: "over_size_matched", RANDOM_RESCALING: "over_rescaled"}
 NONE_KEPT = "without all four codes"
 INTACT_CONDITION = (INTACT, "")
 SIDE_EFFECT = "side effect"

@@ -1,12 +1,14 @@
 """From what a model loses without a position code to a word, by rules stated here.
 
-The total effect is the loss increase without all four codes, in nats per token. A code's necessity
-is the share of it that its removal alone costs; its sufficiency is the share that it undoes when it
-alone is kept. A code is
+The lead is what the best guesser who knows no order loses more than the model, in nats per token. A
+code's necessity is the share of it that its removal alone costs; its sufficiency is the share that
+it gives back when it alone is kept, over none of the four. A loss above the guesser's counts as
+his: that a broken model is surely wrong says nothing of what it used. The total effect is the loss
+increase without all four codes. A code is
 
-- `used`       where its necessity is surely a tenth or more, and its removal surely costs more than
-               each of two controls: the size-matched control, and random rescaling of the residuals
-               about the mean;
+- `used`       where its necessity is surely a tenth or more, and its removal surely costs more nats
+               than each of two controls: the size-matched control, and random rescaling of the
+               residuals about the mean;
 - `not used`   where necessity and sufficiency are surely less than a tenth, another code is used,
                and coverage is at least half: so much of what is scored is predicted from
                activations that codes were taken away from;
@@ -17,13 +19,14 @@ A code in the mean activations, a smooth trend or what it leaves, is taken away 
 vectors: its size-matched control subtracts as large vectors in random directions. The other codes
 are in the residuals about the mean: their control mixes in another sequence's content. Random
 rescaling blurs the variance code, so a user of that has to lose more than by the blur. A network
-that no change of that size leaves working is `undecided`, whatever it uses.
+that no change of that size leaves working is `undecided`, whatever it uses. These differences are
+not of shares: planted models of variance lose their whole lead by the blur, too, and all five were
+then undecided.
 
 Surely means by the 95% interval over held-out sequences, widened (Bonferroni) for the number of
 codes and, at single sites, of these too. There, the total effect must also surely be a tenth of
-that through the stream. Every code is `undecided` where the total effect is not surely above zero,
-since there is nothing to share out. So it is where the intact loss is not surely below chance: then
-the model uses nothing.
+the lead. Every code is `undecided` where the total effect is not surely above zero. So it is where
+the lead is not surely above zero: then there is nothing to share out.
 
 Of a model that has not learned order, where moved positions say so, a comparison calls no code
 anything else (`UseVerdict.unjudged`).
@@ -43,6 +46,7 @@ from experiments.results.code_ablation import (
     EVERYWHERE,
     INTACT_CONDITION,
     NONE_KEPT,
+    OVER_CONTROL,
     RANDOM_RESCALING,
     SIZE_MATCHED,
     STREAM,
@@ -78,9 +82,9 @@ class Use:
         increase: the loss increase without it, in nats per token: value, low, high.
         size_matched: the same of the size-matched control.
         rescaled: the same of random rescaling.
-        necessity: the increase as a share of the total effect; None where that is not surely
-            above zero.
-        sufficiency: the share of the total effect that the code undoes when it alone is kept.
+        necessity: the increase as a share of the lead; None where that, or the total effect, is
+            not surely above zero.
+        sufficiency: the share of the lead that the code gives back when it alone is kept.
         shuffled: its sufficiency with positions permuted; None where that was not tried, as at
             single sites.
     """
@@ -104,7 +108,7 @@ class UseVerdict:
     Attributes:
         variant, tokens, begin_token: which one.
         intact: the loss of the model as it is, in nats per token: value, low, high.
-        chance: the loss without any context, in nats per token.
+        chance: the loss of the best guesser who knows no order, in nats per token.
         total_effect: the loss increase without all four codes through the whole stream, in nats
             per token.
         coverage: the share of scored tokens predicted from activations that lost their codes.
@@ -119,6 +123,11 @@ class UseVerdict:
     total_effect: Interval
     coverage: float
     uses: tuple[Use, ...]
+
+    @property
+    def lead(self) -> float:
+        """By how much the model loses less than that guesser, in nats per token."""
+        return self.chance - self.intact[0]
 
     @property
     def of_stream(self) -> tuple[Use, ...]:
@@ -136,20 +145,18 @@ class UseVerdict:
         value, low, high = self.total_effect
         start = (
             f"On {setting_words(self.tokens, self.begin_token)} the loss of "
-            f"the {self.variant} model is {self.intact[0]:.3g} nats per token (chance "
-            f"{self.chance:.3g}). Removing all four position codes adds {value:.3g} nats per token "
-            f"[{low:.3g}, {high:.3g}] to this loss: the total effect."
+            f"the {self.variant} model is {self.intact[0]:.3g} nats per token, of an order-blind "
+            f"guesser {self.chance:.3g}. Removing all four position codes adds {value:.3g} nats "
+            f"per token [{low:.3g}, {high:.3g}] to this loss: the total effect."
         )
         if self.of_stream[0].word is Word.NO_ORDER:
             return f"{start} The model has not learned order: no code is called used."
         if self.intact[2] >= self.chance:
-            return f"{start} The intact loss is not surely below chance: no code is called used."
+            return f"{start} The intact loss is not surely below that: no code is called used."
         if self.of_stream[0].necessity is None:
             return f"{start} The total effect is not surely above zero: no code has a share in it."
         said = ". ".join(_words(word, self.of_stream) for word in _WORDS)
-        shares = "Percentages are shares of the total effect."
-        if self.intact[0] + value > self.chance:
-            shares += " Without all four codes the loss exceeds chance; the excess counts, too."
+        shares = f"Percentages are shares of the lead over that guesser, {self.lead:.3g} nats."
         return f"{start} {said}. {shares}{self._at_single_sites()}"
 
     def _at_single_sites(self) -> str:
@@ -240,19 +247,16 @@ def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
     uses = [_use(there, code, layer, site, n_compared) for code in CODES]
     # The total effect has to come from somewhere.
     found = any(use.word is Word.USED for use in uses)
-    matters = layer == EVERYWHERE or _matters(there, losses, n_compared)
-    if found and matters and _beats_chance(there):
+    if found and _beats_chance(there) and _matters(there, n_compared):
         return uses
     return [replace(use, word=Word.UNDECIDED) for use in uses]
 
 
-def _matters(there: _There, losses: pd.DataFrame, n_compared: int) -> bool:
-    """Whether the total effect at a site is surely a tenth of that through the stream."""
-    stream = _at(losses, EVERYWHERE, STREAM)
-    if not stream:
-        return True
-    whole, _, _ = _interval(stream, NONE_KEPT, "", "increase", 1)
-    return _interval(there, NONE_KEPT, "", "increase", n_compared)[1] >= WORTH_NAMING * whole
+def _matters(there: _There, n_compared: int) -> bool:
+    """Whether the total effect is surely a tenth of the lead."""
+    intact, _, _ = _interval(there, *INTACT_CONDITION, "nats", 1)
+    _, least, _ = _interval(there, NONE_KEPT, "", "increase", n_compared)
+    return least >= WORTH_NAMING * (_chance(there) - intact)
 
 
 def _coverage(there: _There) -> float:
@@ -267,7 +271,7 @@ def _beats_chance(there: _There) -> bool:
 
 
 def _chance(there: _There) -> float:
-    """The loss without any context."""
+    """The loss of the best guesser who knows no order."""
     return float(there[(*INTACT_CONDITION, "nats")]["chance"])
 
 
@@ -290,9 +294,7 @@ def _use(there: _There, code: str, layer: int, site: str, n_compared: int) -> Us
     sufficiency = interval(alone, "", "sufficiency") if shared else None
     permuted = (alone, SHUFFLED, "sufficiency")
     elsewhere = interval(*permuted) if shared and permuted in there else None
-    above = min(
-        interval(taken, "", f"over_{control}")[1] for control in ("size_matched", "rescaled")
-    )
+    above = min(interval(taken, "", metric)[1] for metric in OVER_CONTROL.values())
     return Use(
         code=code,
         layer=layer,

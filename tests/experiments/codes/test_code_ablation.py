@@ -30,6 +30,7 @@ from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Site, Spl
 from experiments.results.code_ablation import (
     EVERYWHERE,
     NONE_KEPT,
+    OVER_CONTROL,
     SIDE_EFFECT,
     STREAM,
     only,
@@ -358,17 +359,26 @@ def test_sequences_too_short_for_a_shift_have_no_rows(untrained: InterventionTas
 def test_shares_are_those_of_the_losses(counting: pd.DataFrame) -> None:
     rows = counting[(counting["probe"] == "loss") & (counting["layer"] == SITE.layer)]
     value = rows.set_index(["positions", "control", "metric"])["value"]
-    intact, none = value["intact", "", "nats"], value[NONE_KEPT, "", "nats"]
+    intact, chance = value["intact", "", "nats"], task_on(plant("counting")).chance
+    assert (rows.loc[rows["metric"] == "nats", "chance"] == chance).all()
+
+    def kept(condition: str, control: str = "") -> float:
+        """The share of the lead over chance that is left; of a loss above chance nothing is."""
+        lead = chance - value[condition, control, "nats"]
+        return float(max(lead, 0) / (chance - intact))
+
+    assert kept(NONE_KEPT) == 0  # a broken model loses more than a guess
+    assert value[NONE_KEPT, "", "nats"] > chance
     for code in CODES:
         lost = value[without(code), "", "nats"] - intact
-        assert value[without(code), "", "increase"] == pytest.approx(lost, abs=1e-9)
-        assert value[without(code), "", "necessity"] == pytest.approx(lost / (none - intact))
-        regained = (none - value[only(code), "", "nats"]) / (none - intact)
+        of_code = value[without(code), ""]
+        assert of_code["increase"] == pytest.approx(lost, abs=1e-9)
+        assert of_code["necessity"] == pytest.approx(1 - kept(without(code)), abs=1e-9)
+        for control, metric in OVER_CONTROL.items():
+            above = of_code["nats"] - value[without(code), control, "nats"]
+            assert of_code[metric] == pytest.approx(above, abs=1e-9)
+        regained = kept(only(code)) - kept(NONE_KEPT)
         assert value[only(code), "", "sufficiency"] == pytest.approx(regained, abs=1e-9)
-        size_matched = value[without(code), "size-matched", "nats"]
-        assert value[without(code), "", "over_size_matched"] == pytest.approx(
-            value[without(code), "", "nats"] - size_matched, abs=1e-9
-        )
 
 
 @pytest.fixture(scope="module")
@@ -497,7 +507,7 @@ def test_a_model_that_does_no_better_than_chance_uses_nothing(chance: float, wor
     rows = rows_of_uses(dict.fromkeys(CODES, (MUCH, MUCH, MUCH)), chance)
     assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {word}
     (verdict,) = use_verdicts(rows)
-    assert ("not surely below chance" in verdict.sentence) == (word == "undecided")
+    assert ("not surely below that" in verdict.sentence) == (word == "undecided")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Answers that follow a moved position, in a model that reads positions from a table, and in one
 that was never trained."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from experiments.codes import interchange as codes_interchange
 from experiments.codes.answering import Answers, Asking
 from experiments.codes.counterfactual import Counterfactual, counterfactuals
 from experiments.codes.following import following_rows, movable
+from experiments.codes.guessers import least_guessed_loss
 from experiments.codes.in_depth import Place, statistics_at, stream_sites
 from experiments.codes.interchange import DOSES, _Run, interchange_rows, trial_of
-from experiments.codes.order import _guessed, order_rows, question_of
+from experiments.codes.order import _guessed, order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.trial import Trial
 from experiments.comparison.config import CompareConfig
@@ -367,13 +369,16 @@ def test_a_model_that_is_never_right_has_no_answers_that_rest_on_order() -> None
 
 def test_the_guesser_crosses_off_what_was_answered() -> None:
     """Of a b b the first answer is b in its guess, the second a or b, the last what is left."""
-    tokens = torch.tensor([[9, 1, 2, 2, 8, 2, 2, 1], [9, 1, 2, 2, 8, 2, 1, 2]])
-    answer = torch.zeros(2, 8, dtype=torch.bool)
+    tokens = torch.tensor(
+        [[9, 1, 2, 2, 8, 2, 2, 1], [9, 2, 1, 2, 8, 2, 1, 2], [9, 2, 2, 1, 8, 1, 2, 2]]
+    )
+    answer = torch.zeros(3, 8, dtype=torch.bool)
     answer[:, 5:] = True
-    question = torch.tensor([False, True, True, True, False, False, False, False])
     for anew in (False, True):  # one answer has no gap
-        found = _guessed(tokens, answer, question, anew=anew)
-        np.testing.assert_allclose(found, [1 + 0.5 + 1, 1 + 0.5 + 1])
+        found = _guessed(tokens, answer, anew=anew)
+        np.testing.assert_allclose(found, [1 + 0.5 + 1, 1 + 0.5 + 1, 0 + 1 + 1])
+    # Each of the three orders has probability a third: 2/3, 1/2 and 1, or 1/3, 1 and 1.
+    assert least_guessed_loss(tokens, answer, tokens, answer, 10) == pytest.approx(math.log(3) / 3)
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("copy-cmc", 1), ("copy-cmc2x", 2)])
@@ -383,7 +388,6 @@ def test_who_answers_twice_has_the_whole_question_twice(name: str, rounds: int) 
     examples = dataset(task, 200, split="validation", seed=0, lengths=[4])[4]
     tokens = examples.tokens[:, : int(examples.length.min())]
     answer = examples.answer[:, : tokens.shape[1]] & (tokens != tokens[0]).any(dim=0)
-    question = question_of(tokens, answer)
-    crossed, anew = (_guessed(tokens, answer, question, anew=anew).sum() for anew in (False, True))
+    crossed, anew = (_guessed(tokens, answer, anew=anew).sum() for anew in (False, True))
     assert crossed > 0
     assert anew == pytest.approx(rounds * crossed)

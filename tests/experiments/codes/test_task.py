@@ -1,7 +1,7 @@
 """Which tokens a code ablation is run on."""
 
 from collections import Counter
-from math import log
+from math import factorial, log, prod
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
+from experiments.codes.guessers import least_guessed_loss
 from experiments.codes.order import order_rows
-from experiments.codes.task import InterventionTask, _best_guess, intervention_task_of
+from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.comparison.config import CompareConfig
 from experiments.results.task_use import without_order
 from experiments.variants.variants import ModelVariant, loaded_variant
@@ -88,8 +89,14 @@ def test_only_what_is_no_frame_is_scored_and_chance_knows_the_frame() -> None:
 
 
 def test_chance_is_what_the_best_guesser_loses() -> None:
-    """Letters of a reversal are alike everywhere; frequencies are learned from few examples."""
-    assert contest_on("reversal", 4).chance == pytest.approx(log(26))
+    """All orders of a question's letters are alike; frequencies are learned from few examples."""
+    task = contest_on("reversal", 4)
+    assert task.answer is not None
+    orders = [
+        factorial(4) / prod(map(factorial, Counter(tokens[asked].tolist()).values()))
+        for tokens, asked in zip(task.split.held_out, task.answer, strict=True)
+    ]
+    assert task.chance == pytest.approx(np.log(orders).mean() / 4, abs=1e-6)
 
     # At the first position nine of ten are 5, at the second nine of ten are 6.
     draw = np.random.default_rng(0).random((600, 2)) < 0.9
@@ -101,7 +108,7 @@ def test_chance_is_what_the_best_guesser_loses() -> None:
         counts = Counter(fit[:, i].tolist())
         n, k = counts.total(), len(counts)
         expected += [-log(counts[token] / (n + k)) for token in held_out[:, i].tolist()]
-    found = _best_guess(fit, every, held_out, every[:200], d_vocab=10)
+    found = least_guessed_loss(fit, every, held_out, every[:200], d_vocab=10)
     assert found == pytest.approx(np.mean(expected), abs=1e-5)
 
 
@@ -109,7 +116,8 @@ def test_a_position_at_which_no_example_answers_is_guessed_as_any_other() -> Non
     tokens = torch.tensor([[1, 5, 6], [1, 6, 5], [2, 5, 5], [2, 6, 6]])
     answers = torch.tensor([[False, True, False]]).expand(4, 3)
     asked = torch.tensor([[False, True, True]]).expand(4, 3)
-    assert _best_guess(tokens, answers, tokens, asked, d_vocab=8) == pytest.approx(log(2))
+    found = least_guessed_loss(tokens, answers, tokens, asked, d_vocab=8)
+    assert found == pytest.approx(log(2))
 
 
 @pytest.mark.parametrize(("name", "share"), [("reversal", 3 / 4), ("lego", 0), ("indexing", 0)])

@@ -44,7 +44,7 @@ def test_the_first_screen_answers_the_question(page: Browser, causal_report: Rep
     assert box(page, "#answer")["bottom"] < box(page, ".measured")["bottom"] <= DESKTOP[1]
     measured = page.find(".measured").text
     assert "on text without a begin token" in measured
-    assert "nats per token; chance is" in measured
+    assert "nats per token; an order-blind guesser's is" in measured
     above = "return [...document.querySelectorAll('p')].filter(p => p.checkVisibility() && "
     above += "p.getBoundingClientRect().top < arguments[0]).map(p => p.className)"
     assert page.run(above, box(page, "#answer")["top"]) == ["eyebrow", "headline"]
@@ -58,7 +58,8 @@ def test_the_first_screen_answers_the_question(page: Browser, causal_report: Rep
     brief, score = page.find(".measured"), causal_report.answer.score
     assert score is not None
     assert brief.text == f"Text: {score.brief}"
-    assert score.brief == f"loss {score.value[0]:#.3g} nats per token, chance {score.chance:#.3g}."
+    own = f"loss {score.value[0]:#.3g} nats per token"
+    assert score.brief == f"{own}, order-blind guesser {score.chance:#.3g}."
     cut = "const s = document.querySelector('.measured > summary');"
     assert page.run(f"{cut} return s.scrollWidth <= s.clientWidth && s.clientHeight < 25")
     page.find(".measured > summary").click()

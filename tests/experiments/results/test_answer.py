@@ -224,7 +224,7 @@ def test_removal_of_codes_fills_the_answer(causal_report: ReportData) -> None:
     assert "chance is" in found.measured_on
     # The other model is untrained: it does not beat chance.
     reason = judged_by_removal(on_random).reason
-    assert reason.startswith("This model does not surely beat chance")
+    assert reason.startswith("This model does not surely beat an order-blind guesser")
     assert len(reason.split()) <= 25
 
 

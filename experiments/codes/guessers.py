@@ -1,0 +1,125 @@
+"""What whoever does not know order can guess of answers: what every model is held against."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from nope_interp.models.losses import unigram_losses
+
+
+class Guess(NamedTuple):
+    """What is left of the question's tokens where one token of the answer is asked.
+
+    Attributes:
+        left: `[sequence token]`, how often each stands in the question and was not answered yet.
+        wanted: `[sequence 1]`, the token that is right.
+        asked: `[sequence]`, whether it is scored.
+    """
+
+    left: Float[Tensor, "sequence token"]
+    wanted: Int[Tensor, "sequence 1"]
+    asked: Bool[Tensor, " sequence"]
+
+
+def question_of(tokens: Tensor, answer: Bool[Tensor, "sequence pos"]) -> Bool[Tensor, " pos"]:
+    """Where the question stands: before the answer, at positions at which examples differ.
+
+    Args:
+        tokens: `[sequence pos]`.
+        answer: `[sequence pos]`, which of them are answers.
+
+    Returns:
+        `[pos]`.
+    """
+    first = int(answer.any(dim=0).int().argmax())
+    differs = (tokens != tokens[0]).any(dim=0)
+    differs[first:] = False
+    return differs
+
+
+def crossed_off(
+    tokens: Tensor, answer: Bool[Tensor, "sequence pos"], *, anew: bool
+) -> Iterator[Guess]:
+    """What one knows at each answer who sees which tokens the question has, and not their order,
+    and crosses off those that were answered.
+
+    Args:
+        tokens: `[sequence pos]`.
+        answer: `[sequence pos]`, which of them are answers.
+        anew: cross off anew behind each gap in the answer, where a question is answered twice.
+
+    Yields:
+        One for each position at which some sequence has an answer. What is left is overwritten
+        for the next.
+    """
+    question = question_of(tokens, answer)
+    every = torch.zeros((len(tokens), int(tokens.max()) + 1), dtype=torch.float64)
+    every.scatter_add_(1, tokens[:, question], torch.ones_like(tokens[:, question]).double())
+    left, before = every.clone(), -1
+    for position in answer.any(dim=0).nonzero()[:, 0].tolist():
+        if anew and position > before + 1:
+            left = every.clone()
+        wanted, asked, before = tokens[:, position, None], answer[:, position], position
+        yield Guess(left, wanted, asked)
+        left.scatter_add_(1, wanted, -asked.double()[:, None])
+        left.clamp_(min=0)
+
+
+def least_guessed_loss(
+    fit: Int[Tensor, "fitted pos"],
+    answers: Bool[Tensor, "fitted pos"],
+    tokens: Int[Tensor, "scored pos"],
+    asked: Bool[Tensor, "scored pos"],
+    d_vocab: int,
+) -> float:
+    """What the best of five guessers loses who do not know order.
+
+    Two see which tokens the question has, and cross off those that were answered, one of them anew
+    in each round. Three do not see it. One knows how often each token is an answer's, one how often
+    at each position; smoothing costs these the more the fewer examples they saw. The last thinks
+    all tokens equally likely that stand in any answer.
+
+    Args:
+        fit: examples to know frequencies from.
+        answers: which of their tokens are answers.
+        tokens: examples that are scored.
+        asked: which of their tokens are.
+        d_vocab: kinds of tokens.
+
+    Returns:
+        The mean over each example's answers, then over examples, in nats per token.
+    """
+    pooled, at_each = torch.zeros(asked.shape), torch.zeros(asked.shape)
+    pooled[asked] = _guesses(fit[answers], tokens[asked], d_vocab)
+    for i, (learned, wanted) in enumerate(zip(answers.T, asked.T, strict=True)):
+        # Where no example to learn from has an answer, a token is guessed as at any other position.
+        seen = fit[learned, i] if learned.any() else fit[answers]
+        at_each[wanted, i] = _guesses(seen, tokens[wanted, i], d_vocab)
+    # As the model's losses: the mean of each sequence, then over sequences.
+    losses = [(of.sum(dim=1) / asked.sum(dim=1)).mean() for of in (pooled, at_each)]
+    losses += [_crossing_off_loss(tokens, asked, anew=anew) for anew in (False, True)]
+    kinds = torch.cat([fit[answers], tokens[asked]]).unique()
+    return min(*map(float, losses), math.log(len(kinds)))
+
+
+def _crossing_off_loss(tokens: Tensor, asked: Bool[Tensor, "scored pos"], *, anew: bool) -> Tensor:
+    """Infinite where an answer is none of the question's tokens that are left."""
+    lost = torch.zeros(len(tokens), dtype=torch.float64)
+    for guess in crossed_off(tokens, asked, anew=anew):
+        share = guess.left.gather(1, guess.wanted)[:, 0] / guess.left.sum(dim=1).clamp(min=1)
+        lost += torch.where(guess.asked, -share.log(), 0)
+    return (lost / asked.sum(dim=1)).mean()
+
+
+def _guesses(
+    fit: Int[Tensor, " seen"], tokens: Int[Tensor, " wanted"], d_vocab: int
+) -> Float[Tensor, " wanted"]:
+    """The loss on each token, by the frequencies of others."""
+    # As sequences of which the first token does not count.
+    seen, wanted = F.pad(fit[None], (1, 0)), F.pad(tokens[:, None], (1, 0))
+    return unigram_losses(seen, wanted, d_vocab)
