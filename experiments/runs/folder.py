@@ -48,8 +48,8 @@ class RunConfig(Protocol):
 # which no file tells, necessity, sufficiency, coverage and size-matched controls had other names,
 # and so had the random-init variant of `heads`. In 2 the effect of a code that is put back was net
 # of its control alone, and no row told what moves break. In 3 a smooth trend that was taken away
-# was called counting, and the irregular part positional vectors. In 4 what removals cost were shares
-# of the total effect.
+# was called counting, and the irregular part positional vectors. In 4 the costs of removals were
+# shares of the total effect.
 FORMAT = 5
 
 # Beside the cells: how long all starts so far took until the last cell was kept.
