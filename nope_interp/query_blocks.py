@@ -130,11 +130,10 @@ class MaskRows:
     make: Callable[..., Tensor]
     sees: Callable[..., Any]
     device: torch.device
-    dtype: torch.dtype | None = None
 
     def to(self, dtype: torch.dtype) -> "MaskRows":
         """The same in another type, as a tensor's `to`: MPT makes its mask of booleans."""
-        return replace(self, dtype=dtype)
+        return replace(self, make=lambda **at: self.make(**at).to(dtype))
 
     def first_key(self, query: int) -> int:
         """The first key that a query sees."""
@@ -154,14 +153,13 @@ class MaskRows:
             The part of the mask, as transformers would make it.
         """
         queries, keys = (first, last - first), (first_key, last - first_key)
-        made = self.make(
+        return self.make(
             mask_function=self.sees,
             q_offset=queries[0],
             q_length=queries[1],
             kv_offset=keys[0],
             kv_length=keys[1],
         )
-        return made if self.dtype is None else made.to(self.dtype)
 
     def causal(self) -> "MaskRows":
         """The same without a window."""

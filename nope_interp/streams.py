@@ -28,7 +28,7 @@ from nope_interp.threads import one_thread_pool
 Listener = Callable[[Tensor], None]
 Read = TypeVar("Read")
 
-_MAPS = ("hook_attn_scores", "hook_pattern")
+_MAPS = ("hook_attn_scores", "hook_pattern", "hook_score_bias")
 # Their axes are not those of all else in attention: they have heads before positions.
 _HEADS_FIRST = re.compile(r"\.attn\.(hook_)?[qk]_norm")
 

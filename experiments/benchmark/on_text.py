@@ -14,7 +14,7 @@ from experiments.results.measurements import table
 from experiments.results.text_use import judged_on_text
 from nope_interp.constructions.planted.language import PlantedLanguage
 from nope_interp.constructions.planted.task import N_CTX
-from nope_interp.models.losses import sequence_losses, unigram_losses
+from nope_interp.models.losses import bigram_losses, sequence_losses
 from nope_interp.tasks.sources import TextSource
 from probes.code_names import COUNTING, SMOOTH
 
@@ -38,7 +38,7 @@ def interchange_on_text(planted: PlantedLanguage, seed: int) -> dict[str, str]:
         planted.model,
         split,
         partial(sequence_losses, batch_size=_BATCH),
-        float(unigram_losses(split.fit, split.held_out, planted.model.config.d_vocab).mean()),
+        bigram_losses(source.known, split.held_out, planted.model.config.d_vocab),
         seed,
         _BATCH,
         begin_token=True,

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from experiments.codes.in_depth import stream_sites
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, Split
@@ -21,7 +23,7 @@ def task_of(planted: Planted, seed: int) -> InterventionTask:
         planted.model,
         split,
         lambda _, tokens: planted.losses(planted.model, tokens),
-        planted.chance,
+        torch.full((N_HELD_OUT,), planted.chance),
         seed,
         _BATCH,
         planted.begin_token is not None,

@@ -57,6 +57,8 @@ class Outcome:
     side_effects: Mapping[str, Float[np.ndarray, " sequence"]] | None = None
 
 
+# Beside the conditions: who knows no order.
+_GUESSER = ("guesser", "")
 # By the name of a condition and its control.
 ByCondition = dict[tuple[str, str], Outcome]
 
@@ -73,11 +75,11 @@ def through_the_stream(
     The condition stands in the column `positions`, what it is held against in `control`. The probe
     "loss" has, in nats and paired by sequence, `nats`, `increase` over the intact model, and
     `over_size_matched` and `over_rescaled`, what that is above the increase under the size-matched
-    control, and with deviations from the positional mean rescaled as much at random. Two metrics
-    are shares of the lead, what the best guesser without order loses more than the intact model; a
-    loss above that guesser's counts as his, since a broken model knows no less than he:
+    control, and with deviations from the positional mean rescaled as much at random; and `lead`,
+    what a guesser without order loses more than the intact model. Two metrics are shares of it:
     `necessity`, the increase without a code, and `sufficiency`, what that code alone gives back
-    over none of the four, and what it gives back with positions shuffled.
+    over none of the four, and what it gives back with positions shuffled. A broken model may lose
+    more than the guesser, and so shares lie beyond 1.
     The probe "side effect" has how far `norm` and `cosine` of activations moved, mean over sites.
     Their rows are of layer -1; other probes read the last block's output under the conditions.
     `coverage`, of the intact model, is the share of scored tokens that are predicted where codes
@@ -205,9 +207,9 @@ def _scored(
 def _rows(
     task: InterventionTask, found: ByCondition, context: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    losses = NamedBootstrap(
-        {condition: outcome.losses for condition, outcome in found.items()}, seed=task.seed
-    )
+    columns = {condition: outcome.losses for condition, outcome in found.items()}
+    columns[_GUESSER] = task.guessed.double().numpy()
+    losses = NamedBootstrap(columns, seed=task.seed)
 
     def row(condition: tuple[str, str], score: Score, probe: str = LOSS) -> dict[str, Any]:
         name, control = condition
@@ -234,33 +236,15 @@ def _rows(
             for metric in moved_by:
                 score = moved.score(metric, moved.mean(metric), chance=0.0)
                 yield row(condition, score, names.SIDE_EFFECT)
+    lead = losses.difference(_GUESSER, INTACT_CONDITION)
+    yield lost(INTACT_CONDITION, "lead", lead)
     nothing_kept = (names.NONE_KEPT, "")
     total_effect = losses.difference(nothing_kept, INTACT_CONDITION)
-    lead = _Lead(losses, task.chance)
-    if min(losses.interval_of(of)[0] for of in (total_effect, lead.all_of_it)) <= 0:
+    if min(losses.interval_of(of)[0] for of in (total_effect, lead)) <= 0:
         return  # a share of what may be nothing
     for code in CODES:
         taken, alone, elsewhere = (without(code), ""), (only(code), ""), (only(code), SHUFFLED)
-        yield lost(taken, "necessity", lead.share(taken, INTACT_CONDITION))
+        yield lost(taken, "necessity", ratio(losses.difference(taken, INTACT_CONDITION), lead))
         for kept in (alone, elsewhere) if elsewhere in losses else (alone,):
-            yield lost(kept, "sufficiency", lead.share(nothing_kept, kept))
-
-
-@dataclass(frozen=True)
-class _Lead:
-    """By how much the intact model loses less than a guesser who knows no order."""
-
-    losses: NamedBootstrap
-    chance: float
-
-    def all_of_it(self, means: Float[np.ndarray, "... condition"]) -> Float[np.ndarray, "..."]:
-        return self.chance - self.losses.mean(INTACT_CONDITION)(means)
-
-    def share(self, more: tuple[str, str], less: tuple[str, str]) -> ArrayFunction:
-        """The share of the lead that lies between the losses in two conditions."""
-        above, below = map(self.losses.mean, (more, less))
-
-        def lost(means: Float[np.ndarray, "... condition"]) -> Float[np.ndarray, "..."]:
-            return np.minimum(above(means), self.chance) - np.minimum(below(means), self.chance)
-
-        return ratio(lost, self.all_of_it)
+            regained = losses.difference(nothing_kept, kept)
+            yield lost(kept, "sufficiency", ratio(regained, lead))

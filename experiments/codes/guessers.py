@@ -51,7 +51,8 @@ def crossed_off(
     Args:
         tokens: `[sequence pos]`.
         answer: `[sequence pos]`, which of them are answers.
-        anew: cross off anew behind each gap in the answer, where a question is answered twice.
+        anew: cross off anew behind each gap in the answer, and where nothing is left: a question
+            may be answered twice.
 
     Yields:
         One for each position at which some sequence has an answer. What is left is overwritten
@@ -62,22 +63,23 @@ def crossed_off(
     every.scatter_add_(1, tokens[:, question], torch.ones_like(tokens[:, question]).double())
     left, before = every.clone(), -1
     for position in answer.any(dim=0).nonzero()[:, 0].tolist():
-        if anew and position > before + 1:
-            left = every.clone()
+        if anew:
+            done = left.sum(dim=1, keepdim=True) == 0
+            left = every.clone() if position > before + 1 else torch.where(done, every, left)
         wanted, asked, before = tokens[:, position, None], answer[:, position], position
         yield Guess(left, wanted, asked)
         left.scatter_add_(1, wanted, -asked.double()[:, None])
         left.clamp_(min=0)
 
 
-def least_guessed_loss(
+def guessed_losses(
     fit: Int[Tensor, "fitted pos"],
     answers: Bool[Tensor, "fitted pos"],
     tokens: Int[Tensor, "scored pos"],
     asked: Bool[Tensor, "scored pos"],
     d_vocab: int,
-) -> float:
-    """What the best of five guessers loses who do not know order.
+) -> Float[Tensor, " scored"]:
+    """What the best of five guessers who do not know order loses on each example.
 
     Two see which tokens the question has, and cross off those that were answered, one of them anew
     in each round. Three do not see it. One knows how often each token is an answer's, one how often
@@ -92,7 +94,8 @@ def least_guessed_loss(
         d_vocab: kinds of tokens.
 
     Returns:
-        The mean over each example's answers, then over examples, in nats per token.
+        `[scored]`, the mean over each example's answers, in nats, of the guesser with the least
+        mean over examples.
     """
     pooled, at_each = torch.zeros(asked.shape), torch.zeros(asked.shape)
     pooled[asked] = _guesses(fit[answers], tokens[asked], d_vocab)
@@ -100,20 +103,22 @@ def least_guessed_loss(
         # Where no example to learn from has an answer, a token is guessed as at any other position.
         seen = fit[learned, i] if learned.any() else fit[answers]
         at_each[wanted, i] = _guesses(seen, tokens[wanted, i], d_vocab)
-    # As the model's losses: the mean of each sequence, then over sequences.
-    losses = [(of.sum(dim=1) / asked.sum(dim=1)).mean() for of in (pooled, at_each)]
-    losses += [_crossing_off_loss(tokens, asked, anew=anew) for anew in (False, True)]
+    losses = [of.sum(dim=1) / asked.sum(dim=1) for of in (pooled, at_each)]
+    losses += [_crossing_off_losses(tokens, asked, anew=anew) for anew in (False, True)]
     kinds = torch.cat([fit[answers], tokens[asked]]).unique()
-    return min(*map(float, losses), math.log(len(kinds)))
+    losses.append(torch.full((len(tokens),), math.log(len(kinds))))
+    return min(losses, key=lambda of: float(of.mean())).float()
 
 
-def _crossing_off_loss(tokens: Tensor, asked: Bool[Tensor, "scored pos"], *, anew: bool) -> Tensor:
+def _crossing_off_losses(
+    tokens: Tensor, asked: Bool[Tensor, "scored pos"], *, anew: bool
+) -> Float[Tensor, " scored"]:
     """Infinite where an answer is none of the question's tokens that are left."""
     lost = torch.zeros(len(tokens), dtype=torch.float64)
     for guess in crossed_off(tokens, asked, anew=anew):
         share = guess.left.gather(1, guess.wanted)[:, 0] / guess.left.sum(dim=1).clamp(min=1)
         lost += torch.where(guess.asked, -share.log(), 0)
-    return (lost / asked.sum(dim=1)).mean()
+    return lost / asked.sum(dim=1)
 
 
 def _guesses(

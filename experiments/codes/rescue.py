@@ -81,7 +81,7 @@ def _asking(model: HookedTransformer, examples: BothLengths, some: Examples, see
         model,
         Split(examples.fit[:, : some.tokens.shape[1]], some.tokens),
         sequence_losses,
-        np.nan,
+        torch.full((len(some.tokens),), torch.nan),
         seed,
         positions=slice(None),
     )

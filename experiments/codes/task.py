@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from experiments.codes.guessers import least_guessed_loss
+from experiments.codes.guessers import guessed_losses
 from experiments.probing.measure import ALL_BUT_FIRST, Site, Split
 from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
@@ -25,6 +25,7 @@ from nope_interp.models.losses import (
     sequence_losses,
     unigram_losses,
 )
+from nope_interp.shapes import PerSequence
 from nope_interp.tasks.answers import AnswerTask, ExampleSource
 from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.sources import TextSource, TokenSource
@@ -46,7 +47,7 @@ class InterventionTask:
         model: a HookedTransformer or a bridge, in evaluation mode.
         split: sequences to fit interventions on, and others to score the model on.
         losses: what the model loses on these.
-        chance: what the best guesser loses who knows no order, in nats.
+        guessed: what a guesser who knows no order loses on each held-out sequence, in nats.
         seed: of noise, random directions and resamples.
         batch_size: sequences in a forward pass.
         begin_token: whether the sequences start with one.
@@ -61,7 +62,7 @@ class InterventionTask:
     model: HookedModel = field(repr=False)
     split: Split = field(repr=False)
     losses: Losses
-    chance: float
+    guessed: Float[Tensor, " sequence"] = field(repr=False)
     seed: int = 0
     batch_size: int = 32
     begin_token: bool = False
@@ -69,6 +70,11 @@ class InterventionTask:
     coverage: float = 1.0
     answer: Bool[Tensor, "sequence pos"] | None = field(default=None, repr=False)
     source: AnswerTask | None = field(default=None, repr=False)
+
+    @property
+    def chance(self) -> float:
+        """What that guesser loses, mean over the held-out sequences, in nats."""
+        return float(self.guessed.mean())
 
     @property
     def whole(self) -> bool:
@@ -148,12 +154,12 @@ def intervention_task_of(config: ProbingConfig, variant: ModelVariant) -> Interv
     )
 
 
-def _without_order(source: TokenSource, split: Split, d_vocab: int) -> float:
+def _without_order(source: TokenSource, split: Split, d_vocab: int) -> PerSequence:
     """By how often tokens occur, or on text by which one they follow, whichever is less."""
     guessed = [unigram_losses(split.fit, split.held_out, d_vocab)]
     if isinstance(source, TextSource):
         guessed.append(bigram_losses(source.known, split.held_out, d_vocab))
-    return min(float(losses.mean()) for losses in guessed)
+    return min(guessed, key=lambda losses: float(losses.mean()))
 
 
 def shorter_tasks(
@@ -214,7 +220,7 @@ def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) 
         variant.model,
         Split(seen, scored),
         partial(answer_losses, answer=asked, batch_size=config.batch_size),
-        least_guessed_loss(seen, answers, scored, asked, task.d_vocab),
+        guessed_losses(seen, answers, scored, asked, task.d_vocab),
         config.seed,
         config.batch_size,
         begin_token=True,

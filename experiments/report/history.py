@@ -190,11 +190,11 @@ _OF_CODES = {
     "id": "history-codes",
     "title": "Loss, codes, what is followed, adjacency",
     "caption": "At every watched step the best site anew: it may move from step to step. The "
-    "dashed line is chance, the dotted one shuffled positions at that site, the thin one a "
-    "gain of a tenth. Gains of different codes cannot be compared. Of codes that are moved "
-    "stands the share that follows, minus that of a move of the same size. Bars are 95% "
-    "intervals over held-out sequences, of all but the loss widened for the number of sites and "
-    "steps. The axis is logarithmic; step 0 stands one doubling before step 1.",
+    "dashed line is chance, that of the loss a guesser who knows no order. The dotted one is "
+    "shuffled positions at that site, the thin one a gain of a tenth. Gains of different codes "
+    "cannot be compared. Of codes that are moved stands the share that follows, minus that of a "
+    "move of the same size. Bars are 95% intervals over held-out sequences, of all but the "
+    "loss widened for the number of sites and steps. The axis is logarithmic; step 0 stands one doubling before step 1.",
     "fit": "a gain of a tenth",
 }
 _OF_HEADS = {

@@ -81,7 +81,7 @@ class Score:
     def brief(self) -> str:
         """The score against the guesser's, for a line of 50 characters."""
         value, *_, chance = self._told
-        unit = "" if self.unit == OF_ANSWERS else f" {self.unit}"
+        unit = "" if self.unit == OF_ANSWERS else " nats"
         return f"{self.name} {value}{unit}, order-blind guesser {chance}."
 
     @property
@@ -197,7 +197,7 @@ class Answer:
 
     @property
     def measured_on(self) -> str:
-        """What the model read and how well it does there, against chance."""
+        """What the model read and how well it does there, against the guesser."""
         if self.score is None:
             return f"Read on {self.tokens}." if self.tokens else "Nothing was read yet."
         return f"Read on {self.tokens}. {self.score.sentence}"
@@ -268,7 +268,7 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
     """
     uses = verdict.of_stream
     reason = ""
-    if verdict.intact[2] >= verdict.chance:
+    if verdict.lead[1] <= 0:
         reason = "This model does not surely beat an order-blind guesser: no code is judged."
     elif all(use.necessity is None for use in uses):
         reason = (
@@ -285,7 +285,7 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
         restored={use.code: use.sufficiency for use in uses},
         restored_of="kept alone: lead kept",
         controls={
-            use.code: min(max(use.size_matched[0], use.rescaled[0]) / verdict.lead, 1)
+            use.code: min(max(use.size_matched[0], use.rescaled[0]) / verdict.lead[0], 1)
             for use in uses
             if use.necessity is not None
         },

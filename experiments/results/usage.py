@@ -1,10 +1,10 @@
 """From what a model loses without a position code to a word, by rules stated here.
 
-The lead is what the best guesser who knows no order loses more than the model, in nats per token. A
-code's necessity is the share of it that its removal alone costs; its sufficiency is the share that
-it gives back when it alone is kept, over none of the four. A loss above the guesser's counts as
-his: that a broken model is surely wrong says nothing of what it used. The total effect is the loss
-increase without all four codes. A code is
+The lead is what a guesser who knows no order loses more than the model, in nats per token. A code's
+necessity is the share of it that its removal alone costs; its sufficiency is the share that it
+gives back when it alone is kept, over none of the four. The total effect is the loss increase
+without all four codes. A broken model may lose far more than the guesser: shares are shown up to
+100%, and judged as they are. A code is
 
 - `used`       where its necessity is surely a tenth or more, and its removal surely costs more nats
                than each of two controls: the size-matched control, and random rescaling of the
@@ -24,9 +24,8 @@ not of shares: planted models of variance lose their whole lead by the blur, too
 then undecided.
 
 Surely means by the 95% interval over held-out sequences, widened (Bonferroni) for the number of
-codes and, at single sites, of these too. There, the total effect must also surely be a tenth of
-the lead. Every code is `undecided` where the total effect is not surely above zero. So it is where
-the lead is not surely above zero: then there is nothing to share out.
+codes and, at single sites, of these too. The total effect must also surely be a tenth of the lead,
+and the lead surely above zero: else every code is `undecided`, since there is nothing to share out.
 
 Of a model that has not learned order, where moved positions say so, a comparison calls no code
 anything else (`UseVerdict.unjudged`).
@@ -40,6 +39,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from experiments.results.code_ablation import (
@@ -108,7 +108,8 @@ class UseVerdict:
     Attributes:
         variant, tokens, begin_token: which one.
         intact: the loss of the model as it is, in nats per token: value, low, high.
-        chance: the loss of the best guesser who knows no order, in nats per token.
+        chance: the loss of a guesser who knows no order, in nats per token.
+        lead: that loss less the intact one, paired by sequence.
         total_effect: the loss increase without all four codes through the whole stream, in nats
             per token.
         coverage: the share of scored tokens predicted from activations that lost their codes.
@@ -120,14 +121,10 @@ class UseVerdict:
     begin_token: bool
     intact: Interval
     chance: float
+    lead: Interval
     total_effect: Interval
     coverage: float
     uses: tuple[Use, ...]
-
-    @property
-    def lead(self) -> float:
-        """By how much the model loses less than that guesser, in nats per token."""
-        return self.chance - self.intact[0]
 
     @property
     def of_stream(self) -> tuple[Use, ...]:
@@ -151,12 +148,12 @@ class UseVerdict:
         )
         if self.of_stream[0].word is Word.NO_ORDER:
             return f"{start} The model has not learned order: no code is called used."
-        if self.intact[2] >= self.chance:
+        if self.lead[1] <= 0:
             return f"{start} The intact loss is not surely below that: no code is called used."
         if self.of_stream[0].necessity is None:
             return f"{start} The total effect is not surely above zero: no code has a share in it."
         said = ". ".join(_words(word, self.of_stream) for word in _WORDS)
-        shares = f"Percentages are shares of the lead over that guesser, {self.lead:.3g} nats."
+        shares = f"Percentages are shares of the lead over that guesser, {self.lead[0]:.3g} nats."
         return f"{start} {said}. {shares}{self._at_single_sites()}"
 
     def _at_single_sites(self) -> str:
@@ -220,7 +217,8 @@ def _verdict(losses: pd.DataFrame) -> UseVerdict:
         tokens=str(first["tokens"]),
         begin_token=bool(first["begin_token"]),
         intact=_interval(stream, *INTACT_CONDITION, "nats", len(CODES)),
-        chance=_chance(stream),
+        chance=float(stream[(*INTACT_CONDITION, "nats")]["chance"]),
+        lead=_interval(stream, *INTACT_CONDITION, "lead", len(CODES)),
         total_effect=_interval(stream, NONE_KEPT, "", "increase", len(CODES)),
         coverage=_coverage(stream),
         uses=tuple(use for layer, site in sites for use in uses_at(losses, layer, site)),
@@ -247,32 +245,22 @@ def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
     uses = [_use(there, code, layer, site, n_compared) for code in CODES]
     # The total effect has to come from somewhere.
     found = any(use.word is Word.USED for use in uses)
-    if found and _beats_chance(there) and _matters(there, n_compared):
+    if found and _matters(there, n_compared):
         return uses
     return [replace(use, word=Word.UNDECIDED) for use in uses]
 
 
 def _matters(there: _There, n_compared: int) -> bool:
     """Whether the total effect is surely a tenth of the lead."""
-    intact, _, _ = _interval(there, *INTACT_CONDITION, "nats", 1)
+    lead, _, _ = _interval(there, *INTACT_CONDITION, "lead", n_compared)
     _, least, _ = _interval(there, NONE_KEPT, "", "increase", n_compared)
-    return least >= WORTH_NAMING * (_chance(there) - intact)
+    return least >= WORTH_NAMING * lead
 
 
 def _coverage(there: _There) -> float:
     """1 where the run did not say."""
     row = there.get((*INTACT_CONDITION, "coverage"))
     return 1.0 if row is None else float(row["value"])
-
-
-def _beats_chance(there: _There) -> bool:
-    _, _, high = _interval(there, *INTACT_CONDITION, "nats", len(CODES))
-    return high < _chance(there)
-
-
-def _chance(there: _There) -> float:
-    """The loss of the best guesser who knows no order."""
-    return float(there[(*INTACT_CONDITION, "nats")]["chance"])
 
 
 def _at(losses: pd.DataFrame, layer: int, site: str) -> _There:
@@ -289,7 +277,10 @@ def _use(there: _There, code: str, layer: int, site: str, n_compared: int) -> Us
         return _interval(there, condition, control, metric, n_compared)
 
     taken, alone = without(code), only(code)
-    shared = interval(NONE_KEPT, "", "increase")[1] > 0 and (taken, "", "necessity") in there
+    total_effect, lead = (
+        interval(*of) for of in ((NONE_KEPT, "", "increase"), (*INTACT_CONDITION, "lead"))
+    )
+    shared = min(total_effect[1], lead[1]) > 0 and (taken, "", "necessity") in there
     necessity = interval(taken, "", "necessity") if shared else None
     sufficiency = interval(alone, "", "sufficiency") if shared else None
     permuted = (alone, SHUFFLED, "sufficiency")
@@ -303,10 +294,18 @@ def _use(there: _There, code: str, layer: int, site: str, n_compared: int) -> Us
         increase=interval(taken, "", "increase"),
         size_matched=interval(taken, SIZE_MATCHED, "increase"),
         rescaled=interval(taken, RANDOM_RESCALING, "increase"),
-        necessity=necessity,
-        sufficiency=sufficiency,
-        shuffled=elsewhere,
+        necessity=_shown(necessity),
+        sufficiency=_shown(sufficiency),
+        shuffled=_shown(elsewhere),
     )
+
+
+def _shown(share: Interval | None) -> Interval | None:
+    """Up to the whole: beyond, a share says how wrong a broken model is, and not what it knows."""
+    if share is None:
+        return None
+    value, low, high = (float(np.clip(bound, -1, 1)) for bound in share)
+    return value, low, high
 
 
 def _word(

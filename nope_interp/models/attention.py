@@ -192,7 +192,7 @@ class Attention(nn.Module):
         listened = listening(self.hook_attn_scores, self.hook_pattern)
         attend = self._attend_explicitly if listened else self._attend_fast
         size = self.query_block
-        # Without a listener a bias is all that has a number for each query and key.
+        # Without a listener only a bias has a number for each head, query and key.
         grows = listened or isinstance(context.encoding, ScoreBias)
         if size is None or size >= len(context.queries) or not grows:
             return attend(q, k, v, context)

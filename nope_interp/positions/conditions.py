@@ -10,7 +10,8 @@
   stops these; `band=LO-HI` leaves frequencies LO..HI-1 turning, 0 the highest.
 - `alibi`: `none` sets all slopes to zero.
 - `t5`: `none` sets the bias to zero, `mean` to its mean over the visible cells, a constant that the
-  softmax ignores, so that the two differ by rounding only.
+  softmax ignores, so that the two differ by rounding only. Of long sequences it is that of each
+  block of queries.
 - `all`: `none`, for every encoding that the model has.
 
 `mean`, `constant` and `shuffled` go by the positions of one forward pass: run whole sequences, not

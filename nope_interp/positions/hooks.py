@@ -73,7 +73,10 @@ def _flattened(bias: AttentionMaps, chosen: Bool[Tensor, " head"], mean: bool) -
     # Hidden keys have minus infinity in our models and the smallest number in Hugging Face's.
     hidden = bias <= torch.finfo(bias.dtype).min
     if mean:
-        causal = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).tril()
+        # A block of queries is the last of its keys.
+        n_query, n_key = bias.shape[-2:]
+        causal = torch.ones(n_query, n_key, dtype=torch.bool, device=bias.device)
+        causal = causal.tril(n_key - n_query)
         seen = causal & ~hidden
         total = bias.masked_fill(~seen, 0).sum(dim=(0, 2, 3), keepdim=True)
         level = total / seen.sum(dim=(0, 2, 3), keepdim=True)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from experiments.codes.ablation import site_by_site, through_the_stream
 from experiments.codes.in_depth import statistics_at
@@ -230,9 +231,11 @@ def with_code_ablations(report: ReportData) -> ReportData:
     posts = [Site(layer, "resid_post") for layer in range(planted.model.cfg.n_layers - 1)]
     sites = [Site(0, "resid_pre"), *posts, Site(0, "attn_out")]
     same = {"experiment": "compare", "model": "nope-4x128", "variant": "trained", "seed": 0}
-    task = InterventionTask(planted.model, split, planted.losses, planted.chance)
+    task = InterventionTask(planted.model, split, planted.losses, torch.full((16,), planted.chance))
     on_text = same | {"tokens": "text", "begin_token": False}
-    nothing_lost = InterventionTask(untrained, small, sequence_losses, math.log(64))
+    nothing_lost = InterventionTask(
+        untrained, small, sequence_losses, torch.full((16,), math.log(64))
+    )
     on_random = same | {"tokens": "random", "begin_token": True}
     rows = [
         *through_the_stream(task, context=on_text),

@@ -100,6 +100,20 @@ def test_blocks_of_queries_see_what_all_see_at_once(
         assert_blocks_see_the_same(model, LENGTH, BLOCK)
 
 
+def test_biases_are_heard_in_the_blocks_that_they_come_in() -> None:
+    """Of a model without a causal mask, whose biases are all finite."""
+    config = TransformerConfig(1, 32, 4, d_vocab=50, n_ctx=64, positions="t5", causal=False)
+    model = HookedTransformer(config).eval()
+    found: dict[str, list[Tensor]] = {"whole": [], "blocks": []}
+    for size, name in ((None, "whole"), (BLOCK, "blocks")):
+        listeners = {"blocks.0.attn.hook_score_bias": partial(keep, found[name])}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(streams, "block_size", lambda *of, size=size: size)
+            streams.stream(model, torch.randint(4, 50, (2, LENGTH)), listeners, in_blocks=True)
+    (whole,) = found["whole"]
+    torch.testing.assert_close(torch.cat(found["blocks"], dim=2), whole)
+
+
 def whole_map(pattern: Tensor) -> Tensor:
     """Equal weights for all that a query sees: what only a map of all queries can be told."""
     seen = torch.ones(LENGTH, LENGTH).tril()

@@ -67,7 +67,8 @@ def task_on(
 ) -> InterventionTask:
     fit = planted.sequences(n_fit, 2 * seed)
     split = Split(fit, planted.sequences(n_held_out, 2 * seed + 1))
-    return InterventionTask(planted.model, split, planted.losses, planted.chance, seed)
+    guessed = torch.full((n_held_out,), planted.chance)
+    return InterventionTask(planted.model, split, planted.losses, guessed, seed)
 
 
 def at_site(task: InterventionTask) -> list[dict[str, Any]]:
@@ -118,7 +119,7 @@ def test_what_lies_below_a_site_is_run_once_and_changes_no_bit(
     model = HookedTransformer(TransformerConfig(2, 16, 2, d_vocab=11, n_ctx=8, init_scale=0.3))
     tokens = torch.randint(11, (30, 8), generator=torch.Generator().manual_seed(0))
     losses = partial(sequence_losses, batch_size=5)
-    task = InterventionTask(model, Split(tokens[:20], tokens[20:]), losses, chance=2.4)
+    task = InterventionTask(model, Split(tokens[:20], tokens[20:]), losses, torch.full((10,), 2.4))
     sites = [Site(0, "resid_pre"), Site(0, "attn_out"), Site(0, STREAM), Site(1, STREAM)]
     statistics = statistics_at(task, sites)
     runs: list[int] = []
@@ -238,7 +239,7 @@ def test_side_effects_through_the_stream_are_the_mean_over_its_sites() -> None:
     model = HookedTransformer(TransformerConfig(1, 16, 2, d_vocab=20, n_ctx=10, init_scale=0.3))
     tokens = torch.randint(20, (60, 10), generator=torch.Generator().manual_seed(0))
     split = Split(tokens[:40], tokens[40:])
-    task = InterventionTask(model.eval(), split, sequence_losses, math.log(20))
+    task = InterventionTask(model.eval(), split, sequence_losses, torch.full((20,), math.log(20)))
     found = table(through_the_stream(task, context=CONTEXT, codes_only=True))
     effects = found[(found["probe"] == SIDE_EFFECT) & (found["control"] == "")]
     for condition in (one for one in of_codes(task.seed) if not one.control):
@@ -359,26 +360,24 @@ def test_sequences_too_short_for_a_shift_have_no_rows(untrained: InterventionTas
 def test_shares_are_those_of_the_losses(counting: pd.DataFrame) -> None:
     rows = counting[(counting["probe"] == "loss") & (counting["layer"] == SITE.layer)]
     value = rows.set_index(["positions", "control", "metric"])["value"]
-    intact, chance = value["intact", "", "nats"], task_on(plant("counting")).chance
-    assert (rows.loc[rows["metric"] == "nats", "chance"] == chance).all()
-
-    def kept(condition: str, control: str = "") -> float:
-        """The share of the lead over chance that is left; of a loss above chance nothing is."""
-        lead = chance - value[condition, control, "nats"]
-        return float(max(lead, 0) / (chance - intact))
-
-    assert kept(NONE_KEPT) == 0  # a broken model loses more than a guess
-    assert value[NONE_KEPT, "", "nats"] > chance
+    intact, none = value["intact", "", "nats"], value[NONE_KEPT, "", "nats"]
+    chance = task_on(plant("counting")).chance
+    np.testing.assert_allclose(rows.loc[rows["metric"] == "nats", "chance"], chance, rtol=1e-6)
+    lead = value["intact", "", "lead"]
+    assert lead == pytest.approx(chance - intact, abs=1e-6)
+    assert none - intact > lead  # a broken model loses more than a guess
     for code in CODES:
-        lost = value[without(code), "", "nats"] - intact
         of_code = value[without(code), ""]
+        lost = of_code["nats"] - intact
         assert of_code["increase"] == pytest.approx(lost, abs=1e-9)
-        assert of_code["necessity"] == pytest.approx(1 - kept(without(code)), abs=1e-9)
+        assert of_code["necessity"] == pytest.approx(lost / lead)
         for control, metric in OVER_CONTROL.items():
             above = of_code["nats"] - value[without(code), control, "nats"]
             assert of_code[metric] == pytest.approx(above, abs=1e-9)
-        regained = kept(only(code)) - kept(NONE_KEPT)
+        regained = (none - value[only(code), "", "nats"]) / lead
         assert value[only(code), "", "sufficiency"] == pytest.approx(regained, abs=1e-9)
+    (verdict,) = use_verdicts(counting)
+    assert max(use.necessity[2] for use in verdict.uses if use.necessity is not None) == 1
 
 
 @pytest.fixture(scope="module")
@@ -386,7 +385,8 @@ def untrained() -> InterventionTask:
     config = TransformerConfig(n_layers=3, d_model=32, n_heads=2, d_vocab=50, n_ctx=12)
     tokens = torch.randint(50, (60, 12), generator=torch.Generator().manual_seed(0))
     split = Split(tokens[:40], tokens[40:])
-    return InterventionTask(HookedTransformer(config).eval(), split, sequence_losses, math.log(50))
+    guessed = torch.full((20,), math.log(50))
+    return InterventionTask(HookedTransformer(config).eval(), split, sequence_losses, guessed)
 
 
 def test_where_nothing_is_lost_nothing_is_shared_out(untrained: InterventionTask) -> None:
@@ -395,7 +395,7 @@ def test_where_nothing_is_lost_nothing_is_shared_out(untrained: InterventionTask
         untrained.model,
         untrained.split,
         lambda model, tokens: sequence_losses(untrained.model, tokens) * 0 + 1,
-        2.0,
+        torch.full((20,), 2.0),
     )
     rows = table(through_the_stream(still, context=CONTEXT))
     assert not rows["metric"].isin(["necessity", "sufficiency"]).any()
@@ -448,7 +448,7 @@ MUCH: Numbers = (0.9, 0.8, 1.0)
 
 def rows_of_uses(
     numbers: dict[str, tuple[Numbers, Numbers, Numbers]],
-    chance: float = 3.0,
+    lead: Numbers = (1.0, 0.9, 1.1),
     coverage: float = 1.0,
 ) -> pd.DataFrame:
     """The rows of a code ablation whose codes have these shares of necessity and sufficiency, and
@@ -462,7 +462,7 @@ def rows_of_uses(
         rows.append({**common, **own, "ci_low": low, "ci_high": high, "chance": 0.0, "n": 500})
 
     add("intact", "nats", (2.0, 1.9, 2.1))
-    rows[-1]["chance"] = chance
+    add("intact", "lead", lead)
     add("intact", "coverage", (coverage, coverage, coverage))
     for code, (necessity, sufficiency, over) in numbers.items():
         for metric, found in (("increase", necessity), ("necessity", necessity)):
@@ -501,10 +501,15 @@ def test_what_is_predicted_from_rows_left_alone_clears_no_code(coverage: float, 
 
 
 @pytest.mark.parametrize(
-    ("chance", "word"), [(2.2, "used"), (2.12, "undecided"), (1.5, "undecided")]
+    ("lead", "word"),
+    [
+        ((0.2, 0.1, 0.3), "used"),
+        ((0.1, 0.01, 0.19), "undecided"),  # widened for four codes it reaches zero
+        ((-0.5, -0.6, -0.4), "undecided"),
+    ],
 )
-def test_a_model_that_does_no_better_than_chance_uses_nothing(chance: float, word: str) -> None:
-    rows = rows_of_uses(dict.fromkeys(CODES, (MUCH, MUCH, MUCH)), chance)
+def test_a_model_that_does_no_better_than_a_guesser_uses_nothing(lead: Numbers, word: str) -> None:
+    rows = rows_of_uses(dict.fromkeys(CODES, (MUCH, MUCH, MUCH)), lead)
     assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {word}
     (verdict,) = use_verdicts(rows)
     assert ("not surely below that" in verdict.sentence) == (word == "undecided")

@@ -126,7 +126,7 @@ def test_no_position_of_the_frame_is_moved_or_moved_to(name: str) -> None:
         codes = statistics_at(task, [EMBEDDING])[EMBEDDING]
         chosen = torch.searchsorted(task.numbers(), one.among)
         assert not carries(codes.among(chosen), MEAN_RESIDUAL)
-    everywhere = InterventionTask(task.model, task.split, task.losses, task.chance)
+    everywhere = InterventionTask(task.model, task.split, task.losses, task.guessed)
     trap = statistics_at(everywhere, [EMBEDDING])[EMBEDDING]
     assert carries(trap, MEAN_RESIDUAL)
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.codes.guessers import least_guessed_loss
+from experiments.codes.guessers import guessed_losses
 from experiments.codes.order import order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.comparison.config import CompareConfig
@@ -108,16 +108,21 @@ def test_chance_is_what_the_best_guesser_loses() -> None:
         counts = Counter(fit[:, i].tolist())
         n, k = counts.total(), len(counts)
         expected += [-log(counts[token] / (n + k)) for token in held_out[:, i].tolist()]
-    found = least_guessed_loss(fit, every, held_out, every[:200], d_vocab=10)
-    assert found == pytest.approx(np.mean(expected), abs=1e-5)
+    found = guessed_losses(fit, every, held_out, every[:200], d_vocab=10)
+    assert found.mean() == pytest.approx(np.mean(expected), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["copy-rsc", "copy-rsc2x"])
+def test_who_sees_the_question_knows_one_symbol_however_often_it_is_repeated(name: str) -> None:
+    assert contest_on(name, 7).chance == 0
 
 
 def test_a_position_at_which_no_example_answers_is_guessed_as_any_other() -> None:
     tokens = torch.tensor([[1, 5, 6], [1, 6, 5], [2, 5, 5], [2, 6, 6]])
     answers = torch.tensor([[False, True, False]]).expand(4, 3)
     asked = torch.tensor([[False, True, True]]).expand(4, 3)
-    found = least_guessed_loss(tokens, answers, tokens, asked, d_vocab=8)
-    assert found == pytest.approx(log(2))
+    found = guessed_losses(tokens, answers, tokens, asked, d_vocab=8)
+    assert found.mean() == pytest.approx(log(2))
 
 
 @pytest.mark.parametrize(("name", "share"), [("reversal", 3 / 4), ("lego", 0), ("indexing", 0)])

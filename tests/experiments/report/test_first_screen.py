@@ -58,7 +58,7 @@ def test_the_first_screen_answers_the_question(page: Browser, causal_report: Rep
     brief, score = page.find(".measured"), causal_report.answer.score
     assert score is not None
     assert brief.text == f"Text: {score.brief}"
-    own = f"loss {score.value[0]:#.3g} nats per token"
+    own = f"loss {score.value[0]:#.3g} nats"
     assert score.brief == f"{own}, order-blind guesser {score.chance:#.3g}."
     cut = "const s = document.querySelector('.measured > summary');"
     assert page.run(f"{cut} return s.scrollWidth <= s.clientWidth && s.clientHeight < 25")

@@ -43,7 +43,7 @@ def test_a_sweep_of_many_cells_counts_them(tmp_path: Path) -> None:
 def test_what_holds_a_model_or_its_numbers_names_the_rest() -> None:
     planted = plant("variance")
     split = Split(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long))
-    task = InterventionTask(planted.model, split, planted.losses, planted.chance)
+    task = InterventionTask(planted.model, split, planted.losses, torch.full((2,), planted.chance))
     reading = Reading([{"value": 1.0}] * 1000, {}, {Site(0, "resid_post"): []})
     assert repr(planted).startswith("Planted(kind='variance'")
     assert max(len(repr(shown)) for shown in (planted, task, reading)) < 400

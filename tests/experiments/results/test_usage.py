@@ -39,7 +39,8 @@ def test_sentences_name_quantities_with_their_units(causal_report: ReportData) -
     assert variance.word == "used"
     assert variance.necessity is not None
     assert f"Used: variance (necessity {variance.necessity[0]:.0%}" in first.sentence
-    lead = first.chance - first.intact[0]
+    lead = first.lead[0]
+    assert lead == pytest.approx(first.chance - first.intact[0])
     assert (
         f"Percentages are shares of the lead over that guesser, {lead:.3g} nats." in first.sentence
     )
@@ -61,6 +62,11 @@ def test_what_rounds_to_zero_has_no_sign() -> None:
     assert [percent(share) for share in (0.9975, 1 - 1e-7)] == [">99%", "100%"]
     none, little = (0.0, 0.0, 0.0), (-0.004, -0.2, 0.3)
     use = Use("variance", -1, "stream", Word.USED, none, none, none, little, little, None)
-    nats = {"intact": (1.0, 0.9, 1.1), "chance": 2.0, "total_effect": (0.5, 0.4, 0.6)}
+    nats = {
+        "intact": (1.0, 0.9, 1.1),
+        "chance": 2.0,
+        "lead": (1.0, 0.9, 1.1),
+        "total_effect": (0.5, 0.4, 0.6),
+    }
     verdict = UseVerdict("trained", "text", False, **nats, coverage=1.0, uses=(use,))
     assert "variance (necessity 0% [−20%, 30%], sufficiency 0%)" in verdict.sentence
