@@ -194,7 +194,8 @@ _OF_CODES = {
     "shuffled positions at that site, the thin one a gain of a tenth. Gains of different codes "
     "cannot be compared. Of codes that are moved stands the share that follows, minus that of a "
     "move of the same size. Bars are 95% intervals over held-out sequences, of all but the "
-    "loss widened for the number of sites and steps. The axis is logarithmic; step 0 stands one doubling before step 1.",
+    "loss widened for the number of sites and steps. The axis is logarithmic; step 0 stands one "
+    "doubling before step 1.",
     "fit": "a gain of a tenth",
 }
 _OF_HEADS = {
