@@ -55,8 +55,8 @@ def crossed_off(
             may be answered twice.
 
     Yields:
-        One for each position at which some sequence has an answer. What is left is overwritten
-        for the next.
+        One for each position at which some sequence has an answer. Read what is left at once: it
+        changes with the next answer.
     """
     question = question_of(tokens, answer)
     every = torch.zeros((len(tokens), int(tokens.max()) + 1), dtype=torch.float64)

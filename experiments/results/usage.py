@@ -19,9 +19,8 @@ A code in the mean activations, a smooth trend or what it leaves, is taken away 
 vectors: its size-matched control subtracts as large vectors in random directions. The other codes
 are in the residuals about the mean: their control mixes in another sequence's content. Random
 rescaling blurs the variance code, so a user of that has to lose more than by the blur. A network
-that no change of that size leaves working is `undecided`, whatever it uses. These differences are
-not of shares: planted models of variance lose their whole lead by the blur, too, and all five were
-then undecided.
+that no change of that size leaves working is `undecided`, whatever it uses. A loss beyond
+the guesser's counts there: planted models of variance lose their whole lead by the blur, too.
 
 Surely means by the 95% interval over held-out sequences, widened (Bonferroni) for the number of
 codes and, at single sites, of these too. The total effect must also surely be a tenth of the lead,
