@@ -830,7 +830,7 @@ def test_a_paper_is_one_line_of_the_list(tmp_path: Path, monkeypatch: pytest.Mon
             assert found.title.startswith(title.removesuffix("…"))
     assert all(found.title in line for found, line in zip(PAPERS.values(), lines, strict=True))
     assert re.search(
-        r"kazemnejad2023 .* 5 of 11 +5 of 12; 3 contradicted +<?\d+ min \(kept\)", lines[3]
+        r"kazemnejad2023 .* 8 of 11 +5 of 12; 5 contradicted +<?\d+ min \(kept\)", lines[3]
     )
     monkeypatch.setattr(list_module, "recorded", lambda name: None)
     first = _printed(of_papers(listing(tmp_path)), 100)[0]
@@ -857,7 +857,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert "report.html" in run.stdout
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
     # The kept run measured more.
-    assert re.search(r"^ kazemnejad2023 .* 5 of 11\* .* min \(kept\) \+1 *$", listed.stdout, re.M)
+    assert re.search(r"^ kazemnejad2023 .* 8 of 11\* .* min \(kept\) \+1 *$", listed.stdout, re.M)
     monkeypatch.setattr(list_module, "recorded", lambda name: None)
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
     own = r"^ kazemnejad2023 .* 3 of 11\* .*\d of 12\*.* (<1|\d+) min *$"
@@ -886,10 +886,10 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
         r"^Run of \d+ claims: --seeds 2 --length 0.25, (<1|\d+) min, runs/", claims.stdout, re.M
     )
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
-    kept = r"^Run of \d+ claims: --preset tiny --seeds 3, .*, kept with the package$"
+    kept = r"^Run of \d+ claims: --preset tiny-all --seeds 3, .*, kept with the package$"
     assert re.search(kept, claims.stdout, re.M)
     # Which this run was not asked for, and the kept one was.
-    assert re.search(r"^ ?counter-given +reproduced .* / 0.5 *$", claims.stdout, re.M)
+    assert re.search(r"^ ?counter-given +reproduced +0\.\d+ +384 .* / ", claims.stdout, re.M)
     for wrong, sentence in (
         (("reproduce",), "takes one paper's name, or --list"),
         (("reproduce", "kazemnejat"), "did you mean 'kazemnejad2023'"),
