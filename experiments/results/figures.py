@@ -2,17 +2,20 @@
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import wraps
 from inspect import cleandoc, signature, unwrap
 from typing import Any, ParamSpec
 
-from experiments.results.findings import Figure, Panel
+import numpy as np
+
+from experiments.results.findings import Figure, Panel, Series
 
 P = ParamSpec("P")
 
 
 def figure(
-    id: str, x: str, y: str, **options: Any
+    id: str, x: str, y: str, *, shares: bool = False, **options: Any
 ) -> Callable[[Callable[P, Iterable[Panel]]], Callable[P, Figure]]:
     """Makes a figure of a function that draws its panels.
 
@@ -23,6 +26,8 @@ def figure(
         id: the figure's.
         x: what the x axis shows.
         y: what the y axis shows.
+        shares: whether y is a share. Then intervals end at 0 and 1, beyond which those of few units
+            reach.
         options: further values of `Figure`, or functions of the arguments that give them.
 
     Returns:
@@ -37,6 +42,7 @@ def figure(
         def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
             given = signature(plain).bind(*args, **kwargs)
             given.apply_defaults()
+            panels = map(_of_shares, draw(*args, **kwargs)) if shares else draw(*args, **kwargs)
             names = ChainMap(given.arguments, plain.__globals__)
             return Figure(
                 id,
@@ -44,7 +50,7 @@ def figure(
                 " ".join(caption.split()).format_map(names).rstrip(),
                 x,
                 y,
-                tuple(draw(*args, **kwargs)),
+                tuple(panels),
                 **{
                     name: value(*args, **kwargs) if callable(value) else value
                     for name, value in options.items()
@@ -54,3 +60,12 @@ def figure(
         return drawn
 
     return of
+
+
+def _of_shares(panel: Panel) -> Panel:
+    def clipped(series: Series) -> Series:
+        if series.low is None or series.high is None:
+            return series
+        return replace(series, low=np.clip(series.low, 0, 1), high=np.clip(series.high, 0, 1))
+
+    return replace(panel, series=tuple(map(clipped, panel.series)))

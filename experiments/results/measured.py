@@ -1,6 +1,6 @@
 """A number with its interval."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -11,3 +11,8 @@ class Measured:
     ci_low: float
     ci_high: float
     n: int
+
+    @property
+    def as_share(self) -> "Measured":
+        """The same number, a share: its interval ends at 0 and 1, however few seeds there are."""
+        return replace(self, ci_low=max(self.ci_low, 0.0), ci_high=min(self.ci_high, 1.0))

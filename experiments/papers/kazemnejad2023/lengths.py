@@ -140,6 +140,7 @@ def _most_kept(means: Float[Array, "row beyond_within"]) -> Float[Array, " row"]
     "lengths",
     "length",
     "accuracy",
+    shares=True,
     claims=("length-generalisation", "explicit-fail"),
     shaded=lambda preset, runs: preset.lengths,
 )
@@ -159,6 +160,7 @@ def _curves(preset: Preset, runs: Runs) -> Iterator[Panel]:
     "ranking",
     "encoding",
     "mean reciprocal rank",
+    shares=True,
     claims=("length-generalisation",),
     ticks=tuple(ENCODINGS),
 )

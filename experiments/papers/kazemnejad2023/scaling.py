@@ -76,6 +76,7 @@ def _shares(cell: Mapping[str, Array], scaling: str) -> Float[Array, "seed lengt
     "scaling",
     "length",
     "accuracy",
+    shares=True,
     claims=("uniform-scale", "head-scale"),
     shaded=lambda preset, nope: preset.lengths,
 )
@@ -97,6 +98,7 @@ def _accuracy(preset: Preset, nope: Nope) -> Iterator[Panel]:
     "entropy",
     "length",
     "entropy over the most possible",
+    shares=True,
     claims=("dispersed",),
     shaded=lambda preset, nope: preset.lengths,
 )

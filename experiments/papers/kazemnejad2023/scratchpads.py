@@ -239,6 +239,7 @@ def _in_spite(runs: Runs) -> float:
     "scratchpads",
     "length",
     "accuracy",
+    shares=True,
     claims=("scratchpads", "scratchpad-format"),
     shaded=lambda sizes, runs: sizes.lengths,
 )

@@ -19,6 +19,7 @@ _FEWEST = 2
     "tasks",
     "encoding",
     "accuracy beyond",
+    shares=True,
     claims=("length-generalisation", "explicit-fail"),
     ticks=tuple(ENCODINGS),
 )
@@ -30,9 +31,11 @@ def by_task_figure(
     Share of held-out examples answered exactly, mean over all lengths beyond those trained on; bars
     are 95% intervals over seeds, of which {beyond.shape[0]} are few. Only models that learned their
     task count; where some did not, the key says how many did, and one alone has no interval.
-    {published}
+    A task that no model learned has no panel. {published}
     """
     for t, task in enumerate(tasks):
+        if not learned[:, t].any():
+            continue
         series = [_of_learned(e, beyond[:, t, e], learned[:, t, e]) for e in range(len(ENCODINGS))]
         if published and task in ACCURACIES:
             theirs = np.array(ACCURACIES[task])
@@ -81,7 +84,7 @@ def order_said(
     if means[first] == means[second]:
         tied = " and ".join(names[e] for e in order if means[e] == means[first])
         return f"{task}: {tied} share the first place, at {means[first]:.3f}.{left_out}"
-    found = [over_seeds(beyond[learned[:, e], e]) for e in (first, second)]
+    found = [over_seeds(beyond[learned[:, e], e]).as_share for e in (first, second)]
     both = learned[:, first] & learned[:, second]
     return (
         f"{task}: {names[first]} comes first, {_said(found[0])}, before {names[second]}, "

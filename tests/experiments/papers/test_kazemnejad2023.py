@@ -2,6 +2,7 @@
 to run."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,20 @@ def test_what_did_not_learn_has_no_place_in_the_order() -> None:
     assert [series.n for series in panel.series] == [1, 2, 0, 3, 3]
     assert [list(series.x) for series in panel.series] == [[0], [1], [], [3], [4]]
     assert panel.series[0].low is None
+    none = by_task_figure(("scan",), beyond[:, None], np.zeros_like(learned)[:, None], published="")
+    assert none.panels == ()
+
+
+def test_intervals_of_three_accuracies_end_where_accuracies_do() -> None:
+    beyond = np.zeros((3, 5))
+    beyond[:, 0], beyond[:, 1] = (1.0, 0.95, 0.4), (0.9, 0.1, 0.0)
+    said = order_said("scan", beyond, EVERY)
+    assert re.search(r"NoPE comes first, 0.783 \[0\.\d+, 1.000\], before T5, 0.333 \[0.000, ", said)
+    [panel] = by_task_figure(("scan",), beyond[:, None], EVERY[:, None], published="").panels
+    lows, highs = (np.array([getattr(s, of)[0] for s in panel.series]) for of in ("low", "high"))
+    assert (lows.min(), highs.max()) == (0, 1)
+    # The lead of one over another is no share.
+    assert "the lead, 0.450 [-" in said
 
 
 def test_the_papers_numbers_stand_beside_ours_and_change_none() -> None:
