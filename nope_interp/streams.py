@@ -116,9 +116,9 @@ def stream(
             blocks it ends after the last of them.
         description: label of the progress bar; None draws no bar.
         run: what a batch goes through, with the model and the batch as arguments.
-        in_blocks: whether listeners of attention scores and patterns take some queries of a batch
-            after the others, `[batch head query key]` with the keys up to the last of them. All
-            others get whole sequences.
+        in_blocks: whether listeners of attention scores, biases and patterns take some queries of a
+            batch after the others, `[batch head query key]` with the keys up to the last of them.
+            All others get whole sequences.
 
     Raises:
         UserError: for a hook that the model lacks (with the layers that have it, or the nearest
@@ -255,7 +255,7 @@ def _never_fired(name: str, fired: list[str]) -> UserError:
 
 
 def is_finite(activations: Tensor, name: str) -> bool:
-    """Whether no number is NaN or infinite; hidden keys may have scores of minus infinity.
+    """Whether no number is NaN or infinite; of hidden keys scores and biases may be minus infinity.
 
     Args:
         activations: of any shape.
@@ -266,7 +266,7 @@ def is_finite(activations: Tensor, name: str) -> bool:
     """
     # One cheap pass: the sum is finite exactly when every element is, short of overflow.
     total = float(activations.detach().sum(dtype=torch.float32))
-    hidden = total == -math.inf and name.endswith("attn.hook_attn_scores")
+    hidden = total == -math.inf and name.endswith(("attn.hook_attn_scores", "attn.hook_score_bias"))
     return math.isfinite(total) or hidden
 
 

@@ -45,8 +45,8 @@ def papers_markdown() -> str:
         "A run *sees* a difference from a bound where it finds it in four of five cases: "
         "1 + 0.84 / 1.96 half widths of the interval.",
         "What *matters* is what is expected minus the nearest bound, an effect that a paper "
-        "published, or a choice of ours. Of kazemnejad2023's trained models we chose it after the "
-        "kept run had been seen.",
+        "published, or a choice of ours. Of kazemnejad2023's trained models we chose it after a "
+        "run of five tasks had been seen.",
         "A run that sees only twice what matters needs four times the units, or less than that "
         "where they are few.",
     ]

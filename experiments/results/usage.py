@@ -148,7 +148,7 @@ class UseVerdict:
         if self.of_stream[0].word is Word.NO_ORDER:
             return f"{start} The model has not learned order: no code is called used."
         if self.lead[1] <= 0:
-            return f"{start} The intact loss is not surely below that: no code is called used."
+            return f"{start} The model does not surely beat the guesser: no code is called used."
         if self.of_stream[0].necessity is None:
             return f"{start} The total effect is not surely above zero: no code has a share in it."
         said = ". ".join(_words(word, self.of_stream) for word in _WORDS)

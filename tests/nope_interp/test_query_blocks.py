@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -100,18 +100,38 @@ def test_blocks_of_queries_see_what_all_see_at_once(
         assert_blocks_see_the_same(model, LENGTH, BLOCK)
 
 
-def test_biases_are_heard_in_the_blocks_that_they_come_in() -> None:
-    """Of a model without a causal mask, whose biases are all finite."""
-    config = TransformerConfig(1, 32, 4, d_vocab=50, n_ctx=64, positions="t5", causal=False)
+@pytest.mark.parametrize("positions", ["alibi", "t5"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_biases_are_heard_in_the_blocks_that_they_come_in(
+    positions: Literal["alibi", "t5"], causal: bool
+) -> None:
+    config = TransformerConfig(1, 32, 4, 50, n_ctx=64, positions=positions, causal=causal)
     model = HookedTransformer(config).eval()
-    found: dict[str, list[Tensor]] = {"whole": [], "blocks": []}
-    for size, name in ((None, "whole"), (BLOCK, "blocks")):
-        listeners = {"blocks.0.attn.hook_score_bias": partial(keep, found[name])}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(streams, "block_size", lambda *of, size=size: size)
-            streams.stream(model, torch.randint(4, 50, (2, LENGTH)), listeners, in_blocks=True)
-    (whole,) = found["whole"]
-    torch.testing.assert_close(torch.cat(found["blocks"], dim=2), whole)
+    (whole,), blocks = (heard_at(model, "attn.hook_score_bias", size) for size in (None, BLOCK))
+    first = 0
+    for block in blocks:
+        n, keys = block.shape[-2:]
+        torch.testing.assert_close(block, whole[..., first : first + n, :keys])
+        first += n
+    assert first == LENGTH
+
+
+@pytest.mark.parametrize("family", ["our alibi", "our t5"])
+def test_attention_that_nobody_hears_is_the_same_in_blocks(family: str) -> None:
+    (whole,), (some,) = (heard_at(model_of(family), "hook_resid_post", n) for n in (None, BLOCK))
+    torch.testing.assert_close(some, whole, atol=1e-5, rtol=1e-4)
+
+
+def heard_at(model: HookedModel, name: str, size: int | None) -> list[Tensor]:
+    """What is heard in the last layer alone, its attention computed so many queries at a time."""
+    found: list[Tensor] = []
+    tokens = torch.randint(4, 50, (2, LENGTH), generator=torch.Generator().manual_seed(0))
+    last = model.cfg.n_layers - 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "block_size", lambda *of: size)
+        listeners = {f"blocks.{last}.{name}": partial(keep, found)}
+        streams.stream(model, tokens, listeners, in_blocks=True)
+    return found
 
 
 def whole_map(pattern: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ from experiments.results.code_ablation import (
 from experiments.results.measurements import table
 from experiments.results.usage import Use, use_verdicts, uses_at
 from nope_interp.constructions.planted import Planted, plant
+from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import sequence_losses
@@ -500,6 +501,26 @@ def test_what_is_predicted_from_rows_left_alone_clears_no_code(coverage: float, 
     assert set(others) == {word}
 
 
+def test_a_total_effect_below_a_tenth_of_the_lead_decides_nothing() -> None:
+    rows = rows_of_uses(dict.fromkeys(CODES, (MUCH, MUCH, MUCH)), lead=(20.0, 19.9, 20.1))
+    assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {"undecided"}
+
+
+def test_the_guesser_is_paired_by_sequence() -> None:
+    """Sequences differ in how hard they are, for the model and for the guesser alike."""
+    planted = plant("counting")
+
+    def uneven(model: HookedModel, tokens: torch.Tensor) -> torch.Tensor:
+        return planted.losses(model, tokens) + tokens.float().mean(dim=1)
+
+    task = task_on(planted)
+    guessed = uneven(planted.model, task.split.held_out) + 1
+    found = table(at_site(replace(task, losses=uneven, guessed=guessed)))
+    lead = found[found["metric"] == "lead"]
+    assert (lead["ci_high"] - lead["ci_low"]).max() < 1e-4
+    assert guessed.std() > 0.1
+
+
 @pytest.mark.parametrize(
     ("lead", "word"),
     [
@@ -512,7 +533,7 @@ def test_a_model_that_does_no_better_than_a_guesser_uses_nothing(lead: Numbers, 
     rows = rows_of_uses(dict.fromkeys(CODES, (MUCH, MUCH, MUCH)), lead)
     assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {word}
     (verdict,) = use_verdicts(rows)
-    assert ("not surely below that" in verdict.sentence) == (word == "undecided")
+    assert ("does not surely beat the guesser" in verdict.sentence) == (word == "undecided")
 
 
 @pytest.mark.parametrize(
