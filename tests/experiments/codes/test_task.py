@@ -54,6 +54,19 @@ def test_pretrained_models_are_held_to_text_behind_their_begin_token(folder: Pat
     assert task.chance == pytest.approx(torch.tensor(56.0).log().item(), abs=0.25)
 
 
+def test_chance_on_text_knows_which_word_follows_which(folder: Path) -> None:
+    """Where each word has one follower, only the first behind the begin token is a guess."""
+    cycle = " ".join(f"w{4 + i % 56}" for i in range(3000))
+    (folder.parent / "text.txt").write_text(cycle)
+    text = str(folder.parent / "text.txt")
+    config = CompareConfig(model=str(folder), text=text, seq_len=16, n_fit=120, n_held_out=40)
+    task = intervention_task_of(config, loaded_variant(config, "cpu", needed=SIZES))
+    alone = log(56)
+    assert len(task.guessed) == len(task.split.held_out)
+    # The first of fifteen words costs that, the others little: smoothing from some 40 followers.
+    assert alone / 15 < task.chance < alone / 4
+
+
 def contest_on(name: str, longest: int, d_model: int = 16) -> InterventionTask:
     task = make_answer_task(
         name,
