@@ -64,10 +64,9 @@ def exam_of(task: InterventionTask) -> Exam:
     asked = asking_positions(task)
 
     def logits(model: HookedTransformer, tokens: Tokens) -> Logits:
-        device = next(model.parameters()).device
         wanted = torch.zeros_like(tokens, dtype=torch.bool)
         wanted[:, asked] = True
-        found = logits_at(model, tokens.to(device), wanted.to(device)).cpu()
+        found = logits_at(model, tokens, wanted).cpu()
         return rearrange(found, "(batch asked) d -> batch asked d", asked=len(asked))
 
     return Exam(asked, logits, lambda tokens, told: tokens[:, told + 1])

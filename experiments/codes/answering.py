@@ -108,11 +108,11 @@ class Asking:
         """In reading order; at least one answer is to count."""
         model, tokens = self.task.model, self.task.split.held_out
         assert isinstance(model, HookedTransformer)  # as `answers_of` saw to
-        batch, device = max(1, _TOKENS // tokens.shape[1]), next(model.parameters()).device
+        batch = max(1, _TOKENS // tokens.shape[1])
         parts = zip(tokens.split(batch), self.counted.split(batch), strict=True)
         with intervene(model, changes, self.task.positions) as intervention:
             found = [
-                logits_at(model, some.to(device), wanted.to(device)).float().cpu()
+                logits_at(model, some, wanted).float().cpu()
                 for some, wanted in parts
                 if wanted.any()
             ]

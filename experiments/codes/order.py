@@ -112,9 +112,9 @@ def _right(
 ) -> Float[np.ndarray, " sequence"]:
     """How many answers of each sequence are right: the likeliest token at their positions."""
     assert isinstance(task.model, HookedTransformer)  # as `answers_of` saw to
-    model, device, asking = task.model, next(task.model.parameters()).device, before(answer)
+    model, asking = task.model, before(answer)
     parts = zip(tokens.split(task.batch_size), asking.split(task.batch_size), strict=True)
-    said = [logits_at(model, t.to(device), at.to(device)).argmax(dim=-1).cpu() for t, at in parts]
+    said = [logits_at(model, some, at).argmax(dim=-1).cpu() for some, at in parts]
     found = torch.zeros(asking.shape, dtype=torch.float64)
     found[asking] = (torch.cat(said) == tokens[answer]).double()
     return found.sum(dim=1).numpy()

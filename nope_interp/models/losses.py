@@ -139,11 +139,10 @@ def answer_losses(
         raise UserError(
             "a sequence has no answer to score: mark at least one token after the first."
         )
-    device = next(model.parameters()).device
     found = []
     for some, wanted in zip(tokens.split(batch_size), asked.split(batch_size), strict=True):
         targets = some.roll(-1, dims=1)[wanted].long()
-        logits = logits_at(model, some.to(device), wanted.to(device)).float().cpu()
+        logits = logits_at(model, some, wanted).float().cpu()
         losses = torch.zeros(wanted.shape)
         losses[wanted] = F.cross_entropy(logits, targets, reduction="none")
         found.append(losses.sum(dim=1) / wanted.sum(dim=1))

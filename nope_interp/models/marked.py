@@ -1,7 +1,12 @@
-"""What a model of ours predicts at marked positions: logits, and their loss, and no others."""
+"""What a model of ours predicts at marked positions: logits, and their loss, and no others.
+
+Where the marked positions are is worked out on the device that the marks come on. Marks on the CPU
+spare a model on a GPU the wait for its earlier work.
+"""
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -17,13 +22,14 @@ def logits_at(
 
     Args:
         model: any of ours.
-        tokens: `[batch pos]`.
-        wanted: `[batch pos]`, at least one of them.
+        tokens: `[batch pos]`, on any device.
+        wanted: `[batch pos]`, at least one of them, on any device.
 
     Returns:
-        `[wanted d_vocab]`.
+        `[wanted d_vocab]`, on the model's device.
     """
-    return _logits(model, tokens, *_places(wanted))
+    device = model.embed.weight.device
+    return _logits(model, tokens.to(device), *_places(wanted, device))
 
 
 def answers_loss(
@@ -38,7 +44,7 @@ def answers_loss(
 
     Args:
         model: any of ours.
-        tokens: `[batch pos]`.
+        tokens: `[batch pos]`, on any device, as all others.
         wanted: `[batch pos]`, at least one of them.
         answers: the right tokens there, in reading order.
         cross_entropy: `answers_cross_entropy`, compiled; None for the function as it is.
@@ -47,7 +53,10 @@ def answers_loss(
         One number, with a gradient.
     """
     compute = cross_entropy or answers_cross_entropy
-    return compute(model, tokens, answers.long(), *_places(wanted))
+    device = model.embed.weight.device
+    first, sequences, places = _places(wanted, device)
+    told = answers.to(device, torch.long)
+    return compute(model, tokens.to(device), told, first, sequences, places)
 
 
 def answers_cross_entropy(
@@ -74,11 +83,11 @@ def answers_cross_entropy(
     return F.cross_entropy(_logits(model, tokens, first, sequences, places).float(), answers)
 
 
-def _places(wanted: Marked) -> tuple[int, Tensor, Tensor]:
+def _places(wanted: Marked, device: torch.device) -> tuple[int, Tensor, Tensor]:
     """The first marked position; of each marked one its sequence, and how far behind that it is."""
     first = int(wanted.any(dim=0).int().argmax())
     sequences, places = wanted[:, first:].nonzero(as_tuple=True)
-    return first, sequences, places
+    return first, sequences.to(device), places.to(device)
 
 
 def _logits(

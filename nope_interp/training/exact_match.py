@@ -35,7 +35,6 @@ def exact_matches(
     Returns:
         `[example]`.
     """
-    device = model.W_E.device
     parts = zip(examples.tokens.split(batch_size), examples.answer.split(batch_size), strict=True)
     found = []
     for tokens, answer in parts:
@@ -44,7 +43,7 @@ def exact_matches(
         if masking is not None:
             seen = masking.hidden(tokens, answer)
             asked = told = masking.asked(tokens, answer)
-        likeliest = logits_at(model, seen.to(device), asked.to(device)).argmax(dim=-1).cpu()
+        likeliest = logits_at(model, seen, asked).argmax(dim=-1).cpu()
         right = torch.ones_like(told)
         right[told] = likeliest == tokens[told]
         found.append(right.all(dim=1))

@@ -80,14 +80,12 @@ def tuned_factors(
     Returns:
         `[layer head]`, each above 0.
     """
-    device = model.W_E.device
-    logarithms = torch.zeros(
-        model.config.n_layers, model.config.n_heads, device=device, requires_grad=True
-    )
+    shape = model.config.n_layers, model.config.n_heads
+    logarithms = torch.zeros(shape, device=model.W_E.device, requires_grad=True)
     optimizer = torch.optim.Adam([logarithms], lr=0.02)
     for tokens, predicted in batches:
         with torch.enable_grad(), scaled_scores(model, logarithms.exp()):
-            loss = masked_loss(model, tokens.to(device), predicted.to(device))
+            loss = masked_loss(model, tokens, predicted)
         # Of the factors alone: gradients of weights are neither computed nor left behind.
         [logarithms.grad] = torch.autograd.grad(loss, [logarithms])
         optimizer.step()

@@ -42,8 +42,8 @@ def masked_loss(
 
     Args:
         model: any of ours.
-        tokens: `[batch pos]`.
-        predicted: `[batch pos]`, which of them the loss is of.
+        tokens: `[batch pos]`, on any device.
+        predicted: `[batch pos]`, which of them the loss is of; on the tokens' device.
         cross_entropy: as `answers_loss` takes it.
 
     Returns:
@@ -103,7 +103,7 @@ def train(
     def loss_at(step: int) -> Float[Tensor, ""]:
         generator = torch.Generator().manual_seed(step_seed(training, step))
         tokens, predicted = task.batch(training.batch_size, training.seq_len, generator)
-        return loss_of(model, tokens.to(device), predicted.to(device))
+        return loss_of(model, tokens, predicted)
 
     optimize(
         model,

@@ -206,12 +206,11 @@ def shuffled_before(tokens: Sequences, kept: int, seed: int) -> Sequences:
 @torch.no_grad()
 def last_token_loss(model: HookedTransformer, tokens: Sequences) -> PerSequence:
     """Cross-entropy of the last token of each sequence given all before it, in nats."""
-    device = next(model.parameters()).device
     losses = []
     for batch in tokens.split(_BATCH):
         last = torch.zeros_like(batch[:, :-1], dtype=torch.bool)
         last[:, -1] = True
-        logits = logits_at(model, batch[:, :-1].to(device), last.to(device)).double().cpu()
+        logits = logits_at(model, batch[:, :-1], last).double().cpu()
         losses.append(F.cross_entropy(logits, batch[:, -1], reduction="none"))
     return torch.cat(losses)
 

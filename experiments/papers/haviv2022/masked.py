@@ -62,8 +62,7 @@ def masked_model(
     def loss_of(tokens: Tokens, generator: Generator) -> Float[Tensor, ""]:
         hidden = blanks(tokens, task.tokenizer.begin_id, generator)
         filled = tokens.masked_fill(hidden, blank)
-        answers = tokens[hidden].to(device)
-        return answers_loss(model, filled.to(device), hidden.to(device), answers)
+        return answers_loss(model, filled, hidden, tokens[hidden])
 
     def loss_at(step: int) -> Float[Tensor, ""]:
         generator = Generator().manual_seed(step_seed(training, step))

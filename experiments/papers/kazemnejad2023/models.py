@@ -254,13 +254,9 @@ def _best_factor(model: HookedTransformer, examples: Sequence[Examples]) -> floa
 
     @torch.no_grad()
     def merit(factor: float) -> tuple[int, float]:
-        device = model.W_E.device
         with scaled_scores(model, torch.full(shape, factor)):
             right = sum(int(exact_matches(model, some).sum()) for some in examples)
-            losses = [
-                masked_loss(model, some.tokens.to(device), some.answer.to(device))
-                for some in examples
-            ]
+            losses = [masked_loss(model, some.tokens, some.answer) for some in examples]
         return right, -float(torch.stack(losses).mean())
 
     return max(_FACTORS, key=merit)

@@ -1,0 +1,182 @@
+"""What a GPU makes of this project: training steps against its matrix rate, and long inputs.
+
+`python -m benchmarks.device` measures the first CUDA device. Weights are random: time and memory do
+not depend on them. Each part is a process of its own and prints its numbers as JSON.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import torch
+from filelock import FileLock
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+from benchmarks.contest import in_process
+from experiments.papers.kazemnejad2023.presets import PRESETS
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.marked import answers_cross_entropy
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.layers import layer_positions
+from nope_interp.pretrained.load import load_pretrained
+from nope_interp.sites import pattern_hook
+from nope_interp.streams import stream
+from nope_interp.tasks.registry import Task, make_answer_task, make_task
+from nope_interp.training.config import TrainingConfig
+from nope_interp.training.loop import optimize
+from nope_interp.training.train import masked_loss
+from probes.heads.detectors import HeadProbe
+
+LENGTHS = (2048, 8192, 32_768)
+# A language model of about 30 million parameters.
+LANGUAGE = TransformerConfig(n_layers=9, d_model=512, n_heads=8, d_vocab=257, n_ctx=512)
+Loss = Callable[..., Tensor]
+_WARMING, _TIMED = 20, 60
+# Timed parts take turns, also where parts are run side by side.
+_TURN = FileLock(Path(tempfile.gettempdir()) / "nope-interp-device.lock")
+
+
+def matrix_rate() -> dict[str, float]:
+    """Products of 8,192 x 8,192 random numbers in bfloat16."""
+    a, b = torch.randn(2, 8192, 8192, device="cuda", dtype=torch.bfloat16)
+    seconds = []
+    with _TURN:
+        for _ in range(_TIMED):
+            start = time.perf_counter()
+            torch.matmul(a, b)
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - start)
+    return {"tflops": 2 * 8192**3 / median(seconds[_WARMING:]) / 1e12}
+
+
+def training(config: TransformerConfig, how: TrainingConfig, task: Task) -> dict[str, float]:
+    """Steps of a training as users run it, batches and all, after those that warm up."""
+    model = HookedTransformer(config).cuda()
+    compiled = torch.compile(answers_cross_entropy) if how.compile else None
+    began: list[float] = []
+
+    def loss_at(step: int, compiled: Loss | None = compiled) -> Float[Tensor, ""]:
+        if step == _WARMING:
+            _TURN.acquire()
+        began.append(time.perf_counter())
+        generator = torch.Generator().manual_seed(step)
+        batch = task.batch(how.batch_size, how.seq_len, generator)
+        return masked_loss(model, *batch, cross_entropy=compiled)
+
+    # Counted in one step that is not compiled: what is fused cannot be seen.
+    with FlopCounterMode(display=False) as counted, torch.autocast("cuda", torch.bfloat16):
+        loss_at(0, compiled=None).backward()
+    began.clear()
+    optimize(model, how, loss_at, header={}, title="", show_progress=False)
+    _TURN.release()
+    # Each step ends with its loss read, so that it is done when the next begins.
+    steps = [after - before for before, after in pairwise(began)]
+    seconds = median(steps[_WARMING:])
+    return {
+        "milliseconds": 1e3 * seconds,
+        "tokens_per_second": how.batch_size * how.seq_len / seconds,
+        "tflops": counted.get_total_flops() / seconds / 1e12,
+        "gigabytes": torch.cuda.max_memory_allocated() / 1e9,
+    }
+
+
+def paper_step(task_name: str, compile: bool) -> dict[str, float]:
+    """Of `reproduce kazemnejad2023 --preset paper`."""
+    sizes, task = PRESETS["paper"].sizes, make_answer_task(task_name)
+    length = max(task.n_tokens(n) for n in task.training_lengths)
+    config = TransformerConfig(**sizes.model, d_vocab=task.d_vocab, n_ctx=length)
+    how = TrainingConfig(
+        **sizes.training, seq_len=length, steps=_WARMING + _TIMED, warmup=1, compile=compile
+    )
+    return training(config, how, task) | {"length": length}
+
+
+def language_step(compile: bool) -> dict[str, float]:
+    """Of a language model on bytes."""
+    how = TrainingConfig(
+        batch_size=64,
+        seq_len=LANGUAGE.n_ctx,
+        steps=_WARMING + _TIMED,
+        warmup=1,
+        learning_rate=1e-3,
+        precision="bfloat16",
+        compile=compile,
+    )
+    return training(LANGUAGE, how, make_task("text"))
+
+
+def scan(length: int) -> dict[str, float]:
+    """All heads of Gemma 3 270M's layers, with random weights, scored on one text."""
+    config = Gemma3TextConfig(
+        vocab_size=1000,
+        hidden_size=640,
+        intermediate_size=2048,
+        num_hidden_layers=18,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=256,
+        max_position_embeddings=32_768,
+        sliding_window=512,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Gemma3ForCausalLM(config).save_pretrained(folder)
+        model = load_pretrained(folder, device="cuda").model
+    tokens = torch.randint(4, 1000, (1, length), generator=torch.Generator().manual_seed(0))
+
+    def read(tokens: Tensor) -> None:
+        probes = [HeadProbe(window=layer.window) for layer in layer_positions(model)]
+        listeners = {
+            pattern_hook(layer): partial(probe.read_text, length=tokens.shape[1])
+            for layer, probe in enumerate(probes)
+        }
+        stream(model, tokens, listeners, in_blocks=True, until=[*listeners][-1])
+        torch.cuda.synchronize()
+
+    read(tokens[:, :64])
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with _TURN:
+        start = time.perf_counter()
+        read(tokens)
+        seconds = time.perf_counter() - start
+    return {
+        "seconds": seconds,
+        "megabytes": (torch.cuda.max_memory_allocated() - before) / 2**20,
+    }
+
+
+PARTS: dict[str, Callable[[], dict[str, float]]] = {
+    "matrices": matrix_rate,
+    **{
+        f"{kind}{', compiled' if compile else ''}": partial(run, compile=compile)
+        for compile in (False, True)
+        for kind, run in (
+            ("paper step on copy-rsc", partial(paper_step, "copy-rsc")),
+            ("paper step on pcfg", partial(paper_step, "pcfg")),
+            ("language step", partial(language_step)),
+        )
+    },
+    **{f"heads at {length} tokens": partial(scan, length) for length in LENGTHS},
+}
+
+
+def main() -> None:
+    print(torch.cuda.get_device_name())
+    for part in PARTS:
+        print(part, in_process("benchmarks.device", part), flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        main()
+    else:
+        print(json.dumps(PARTS[sys.argv[1]]()))
