@@ -8,9 +8,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -39,7 +38,6 @@ from probes.heads.detectors import HeadProbe
 LENGTHS = (2048, 8192, 32_768)
 # A language model of about 30 million parameters.
 LANGUAGE = TransformerConfig(n_layers=9, d_model=512, n_heads=8, d_vocab=257, n_ctx=512)
-Loss = Callable[..., Tensor]
 _WARMING, _TIMED = 20, 60
 # Timed parts take turns, also where parts are run side by side.
 _TURN = FileLock(Path(tempfile.gettempdir()) / "nope-interp-device.lock")
@@ -64,29 +62,38 @@ def training(config: TransformerConfig, how: TrainingConfig, task: Task) -> dict
     compiled = torch.compile(answers_cross_entropy) if how.compile else None
     began: list[float] = []
 
-    def loss_at(step: int, compiled: Loss | None = compiled) -> Float[Tensor, ""]:
+    def loss_at(step: int) -> Float[Tensor, ""]:
         if step == _WARMING:
             _TURN.acquire()
         began.append(time.perf_counter())
-        generator = torch.Generator().manual_seed(step)
-        batch = task.batch(how.batch_size, how.seq_len, generator)
-        return masked_loss(model, *batch, cross_entropy=compiled)
+        return masked_loss(model, *_batch(task, how, step), cross_entropy=compiled)
 
-    # Counted in one step that is not compiled: what is fused cannot be seen.
-    with FlopCounterMode(display=False) as counted, torch.autocast("cuda", torch.bfloat16):
-        loss_at(0, compiled=None).backward()
-    began.clear()
     optimize(model, how, loss_at, header={}, title="", show_progress=False)
     _TURN.release()
     # Each step ends with its loss read, so that it is done when the next begins.
-    steps = [after - before for before, after in pairwise(began)]
-    seconds = median(steps[_WARMING:])
+    timed = range(_WARMING, how.steps - 1)
+    seconds = began[-1] - began[_WARMING]
+    batches = [_batch(task, how, step) for step in timed]
     return {
-        "milliseconds": 1e3 * seconds,
-        "tokens_per_second": how.batch_size * how.seq_len / seconds,
-        "tflops": counted.get_total_flops() / seconds / 1e12,
+        "milliseconds": 1e3 * seconds / len(timed),
+        "tokens_per_second": sum(tokens.numel() for tokens, _ in batches) / seconds,
+        "tflops": _operations(model, batches) / seconds / 1e12,
         "gigabytes": torch.cuda.max_memory_allocated() / 1e9,
     }
+
+
+def _batch(task: Task, how: TrainingConfig, step: int) -> tuple[Tensor, Tensor]:
+    """Of examples of one length, which differs from step to step."""
+    return task.batch(how.batch_size, how.seq_len, torch.Generator().manual_seed(step))
+
+
+def _operations(model: HookedTransformer, batches: Iterable[tuple[Tensor, Tensor]]) -> int:
+    """Additions and multiplications of matrix products, there and back; what is compiled hides
+    them."""
+    with FlopCounterMode(display=False) as counted:
+        for tokens, predicted in batches:
+            masked_loss(model, tokens, predicted).backward()
+    return counted.get_total_flops()
 
 
 def paper_step(task_name: str, compile: bool) -> dict[str, float]:
