@@ -160,7 +160,7 @@ def check_room(
 def check_weights(model: Path, device: str, dtype: str) -> None:
     """Refuse a model on disk that memory cannot hold, before any of it is loaded.
 
-    Of a hub name, or a model that is spread over devices, nothing is known before it is loaded.
+    Of a model that is spread over devices nothing is known before it is loaded.
 
     Args:
         model: a file or a folder, if it is on disk.
@@ -175,11 +175,27 @@ def check_weights(model: Path, device: str, dtype: str) -> None:
     model = model.expanduser()
     # Of a folder transformers loads these alone, whatever else lies there.
     files = model.glob("model*.safetensors") if model.is_dir() else [model]
-    needed = sum(_weights_bytes(file, dtype) for file in files if file.is_file())
+    check_fits(
+        str(model), sum(_weights_bytes(f, dtype) for f in files if f.is_file()), device, dtype
+    )
+
+
+def check_fits(model: str, needed: float, device: str, dtype: str) -> None:
+    """Refuse a model that a device's memory cannot hold.
+
+    Args:
+        model: its name.
+        needed: the bytes that its weights take.
+        device: where it is to be.
+        dtype: the precision that it is to have.
+
+    Raises:
+        UserError: where the weights take more than is free.
+    """
     free = free_bytes(torch.device(device))
     if needed > free:
         raise UserError(
-            f"the model {str(model)!r} takes {needed / _GIB:,.1f} GiB in {dtype}, more than the "
+            f"the model {model!r} takes {needed / _GIB:,.1f} GiB in {dtype}, more than the "
             f"{free / _GIB:,.1f} GiB of memory that are free: choose a smaller model."
         )
 

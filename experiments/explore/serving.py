@@ -20,7 +20,6 @@ from experiments.loaded import LoadedModel, load
 from experiments.variants.embedded import EMBEDDED_MODEL
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
-from nope_interp.memory import check_weights
 from nope_interp.models.transformer import HookedTransformer
 
 _NEEDED = ("fastapi", "uvicorn")
@@ -158,7 +157,6 @@ def opened_page(
         if not isinstance(model, LoadedModel):
             if how["device"] != "auto":
                 check_device(how["device"])
-            check_weights(Path(model), how["device"], how["dtype"])
             model = load(model, **how)
         playground = Playground(model, out)
         if isinstance(playground.model, HookedTransformer):

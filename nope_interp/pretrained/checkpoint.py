@@ -1,11 +1,13 @@
 """A checkpoint's config and weights as a transformers model; code that it brings is not run."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from nope_interp.errors import UserError
+from nope_interp.memory import check_fits
 from nope_interp.positions.layers import WITHOUT
 from nope_interp.pretrained.declared import (
     check_pairs,
@@ -59,6 +61,8 @@ def read_checkpoint(
         setattr(config, WITHOUT, False)
     if config.model_type == "t5" and how["dtype"] is torch.float16:
         raise UserError("T5 keeps some weights in float32 beside float16: give bfloat16.")
+    if how["device_map"] is None and not Path(where["pretrained_model_name_or_path"]).exists():
+        _check_hubs(name, config, how["dtype"])
     model, unexpected = _weights(name, where, config, drope, how)
     if drope is None and config.model_type == "llama" and has_head_scales(unexpected):
         model, unexpected = _weights(name, where, config, Format("llama", scaled=True), how)
@@ -82,6 +86,14 @@ def read_checkpoint(
             "model is switched off."
         )
     return model, tuple(notes)
+
+
+def _check_hubs(name: str, config: Any, dtype: torch.dtype) -> None:
+    """Refuse a model that memory cannot hold, before it is downloaded; no weight of it is made."""
+    with torch.device("meta"):
+        model = _auto_class(config, name).from_config(config, dtype=dtype)
+    needed = sum(weight.nbytes for weight in model.parameters())
+    check_fits(name, needed, "cpu", str(dtype).removeprefix("torch."))
 
 
 def _weights(

@@ -20,6 +20,7 @@ from torch import Tensor
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
+from nope_interp.memory import check_weights
 from nope_interp.positions.layers import WITHOUT
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
 from nope_interp.pretrained.checkpoint import read_checkpoint
@@ -155,6 +156,10 @@ def load_plain(
         raise unknown_name("dtype", dtype, PARITY)
     _check_device_map(device, device_map)
     check_device(device)
+    check_source(name_or_path)
+    if device_map is None:
+        for place in dict.fromkeys(("cpu", device)):  # where they are read, then where they go
+            check_weights(Path(name_or_path), place, dtype)
     source = _resolve(name_or_path)
     if revision is not None and Path(source).exists():
         raise UserError(f"{name_or_path!r} is a local file: a revision belongs to a hub name.")
@@ -284,7 +289,6 @@ def _plain_logits(model: Any, tokens: Tokens, name: str) -> Float[Tensor, "batch
 
 def _resolve(name_or_path: str) -> str:
     """A hub name as it is; a folder or a converted GGUF file as a path."""
-    check_source(name_or_path)
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         return str(path)

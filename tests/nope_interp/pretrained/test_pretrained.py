@@ -17,10 +17,12 @@ from transformers import (
     BartConfig,
     BartForConditionalGeneration,
     GPT2LMHeadModel,
+    LlamaConfig,
     MambaConfig,
     MambaForCausalLM,
 )
 
+from nope_interp import memory
 from nope_interp.errors import UserError
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.sinks import sinks_note
@@ -308,6 +310,35 @@ def test_options_that_do_not_fit(gpt2_folder: Path) -> None:
         load_pretrained(str(gpt2_folder), dtype="bfloat-16")
     with pytest.raises(UserError, match="a revision belongs to a hub name"):
         load_pretrained(str(gpt2_folder), revision="main")
+
+
+def test_a_model_of_a_hub_is_weighed_before_it_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its files the config alone is there: to look for weights would fail."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    cached = tmp_path / "models--someone--large"
+    kept = cached / "snapshots" / "0123456789abcdef"
+    kept.mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(kept.name)
+    sizes = {"hidden_size": 8192, "num_hidden_layers": 2, "num_attention_heads": 64}
+    config = LlamaConfig(**sizes, intermediate_size=16_384, vocab_size=2**28)
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(kept)
+    # Two tables of the vocabulary and two layers, of which attention has four matrices each.
+    numbers = 2 * 2**28 * 8192 + 2 * (4 * 8192**2 + 3 * 8192 * 16_384 + 2 * 8192) + 8192
+    for dtype, size in (("float32", 4), ("bfloat16", 2)):
+        with pytest.raises(UserError, match="choose a smaller model") as refused:
+            load_pretrained("someone/large", dtype=dtype)
+        told = f"'someone/large' takes {size * numbers / 2**30:,.1f} GiB in {dtype}"
+        assert told in str(refused.value)
+
+
+def test_a_folder_is_weighed_before_it_is_read(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1024.0)
+    with pytest.raises(UserError, match=r"takes 0\.0 GiB in float32"):
+        load_pretrained(str(copy))
 
 
 def test_names_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
