@@ -1,7 +1,6 @@
 """A loaded model, and the questions that are asked of it most."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,38 +13,24 @@ from experiments.codes.questions import (
     positions_read,
     positions_routed,
 )
-from experiments.heads.causes import without_heads
-from experiments.heads.config import HeadsConfig
-from experiments.heads.strongest import strongest_heads
+from experiments.heads.asked import HeadsAsked
 from experiments.probing.measure import Split, sites
 from experiments.prompt import PatchReading, PromptReading, patch_prompts, read_prompt
 from experiments.variants.config import ProbingConfig
 from experiments.variants.embedded import EMBEDDED_MODEL
-from experiments.variants.notes import check_length
-from experiments.variants.variants import ModelVariant, config_of, loaded_variant
-from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.heads import HeadChange, change_heads
-from nope_interp.interventions.intervene import Running
+from experiments.variants.variants import config_of, loaded_variant
 from nope_interp.positions.layers import describe_positions
 from nope_interp.tasks.sources import TextSource
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class LoadedModel(HeadsAsked):
     """A model with its tokenizer and the text that it is read on; made by `load`.
 
     Attributes:
         variant: the model, its tokenizer and its tokens.
         config: where it came from.
     """
-
-    variant: ModelVariant
-    config: ProbingConfig
-
-    @property
-    def model(self) -> HookedModel:
-        """The hooked model itself, with TransformerLens's interface."""
-        return self.variant.model
 
     def __repr__(self) -> str:
         known = self.variant.positions != "unknown"
@@ -82,22 +67,6 @@ class LoadedModel:
             UserError: for a prompt that cannot be read.
         """
         return read_prompt(self.variant, prompt)
-
-    def change_heads(
-        self, changes: Mapping[tuple[int, int], HeadChange]
-    ) -> AbstractContextManager[Running]:
-        """A context in which heads are ablated, or attend otherwise.
-
-        Args:
-            changes: by (layer, head): "ablated", "uniform", "previous_token" or a pattern.
-
-        Returns:
-            The context, as `intervene` gives it.
-
-        Raises:
-            UserError: for an unknown head or word, and patterns of a bridge that does not use them.
-        """
-        return change_heads(self.model, changes, self.variant.layer_positions())
 
     def patch(self, prompt: str, other_prompt: str, at: str = "resid_pre") -> PatchReading:
         """What of one prompt's run, put into the other's, brings its prediction back?
@@ -155,74 +124,6 @@ class LoadedModel:
         of = {"seq_len": length, "begin_token": source.always_begins, "seed": config.seed}
         split = Split.of(source, config.n_fit, config.n_held_out, **of)
         return positions_read(self.variant, split, where, ablate, config.batch_size, config.seed)
-
-    def top_heads(
-        self,
-        detector: str = "previous_token",
-        n: int = 10,
-        *,
-        ablate: str | None = None,
-        n_sequences: int = 64,
-        seq_len: int | None = None,
-        seed: int = 0,
-    ) -> pd.DataFrame:
-        """Which heads do this most: look at the previous token, at their own, at the first, ...?
-
-        Args:
-            detector: one of `probes.head_rules.METRICS`, such as "previous_token", "diagonal",
-                "induction".
-            n: how many heads.
-            ablate: positions to take away first, as `ablate_positions` names them.
-            n_sequences: sequences of text to read.
-            seq_len: tokens in a sequence; None takes 128, or the context where that is shorter.
-            seed: of the draw of sequences and of the bootstrap.
-
-        Returns:
-            One row for each head, the strongest first: layer, head, the mean attention weight, or
-            what else the detector gives (value), its 95% interval over sequences, and what equal
-            weights on all visible tokens give (chance).
-
-        Raises:
-            UserError: for an unknown detector, an ablation that the model does not allow, attention
-                sinks, and chunks shorter than the sequences.
-        """
-        asked = {"seq_len": self._length(seq_len), "n_sequences": n_sequences, "seed": seed}
-        config = HeadsConfig.like(self.config, **asked)
-        return strongest_heads(self.variant, config, detector, n, ablate)
-
-    def without_heads(
-        self,
-        removed: str = "previous-token",
-        read: str = "induction",
-        *,
-        n_sequences: int = 64,
-        seq_len: int | None = None,
-        seed: int = 0,
-    ) -> pd.DataFrame:
-        """Do some heads need others: what is left of their habit where these are removed?
-
-        A head is removed where its output is its mean. The control removes as many other heads of
-        the same layers, drawn anew for each sequence.
-
-        Args:
-            removed: the label of the heads that are removed.
-            read: the label of the heads that are read.
-            n_sequences: sequences of text to read; of repeated tokens half as many.
-            seq_len: tokens in a sequence; None takes 128, or the context where that is shorter.
-            seed: of the draw of sequences, of the control and of the bootstrap.
-
-        Returns:
-            One row for each head that is read: layer, head, its score (value) with what equal
-            weights give (chance), and the share of the score above chance that is left without the
-            removed heads (left) and under the control (control), with 95% intervals over sequences.
-            `net` is the control's share less the other: 0 where the heads are not needed. Both are
-            NaN, with a warning, where an earlier layer has too few other heads.
-
-        Raises:
-            UserError: as `top_heads`, and where no head of the one comes after the other.
-        """
-        asked = {"seq_len": self._length(seq_len), "n_sequences": n_sequences, "seed": seed}
-        return without_heads(self.variant, HeadsConfig.like(self.config, **asked), removed, read)
 
     def move_positions(
         self,
@@ -354,12 +255,6 @@ class LoadedModel:
         if isinstance(self.variant.sources[0], TextSource):
             how["seq_len"] = self._length(seq_len)
         return ProbingConfig.like(self.config, **how)
-
-    def _length(self, asked: int | None) -> int:
-        if asked is None:
-            return min(int(self.model.cfg.n_ctx), 128)
-        check_length(self.model, self.variant.kind, asked, self.config.batch_size)
-        return asked
 
 
 def load(

@@ -1,0 +1,179 @@
+"""What leads heads to their token, where it is known: in heads built by hand, and in Gemma."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import nope_interp as ni
+from experiments.heads.found_by import _taken, finders
+from experiments.results.found_by import Finding, FoundBy
+from nope_interp.constructions.barbero import positional_head
+from nope_interp.constructions.kazemnejad import counting_config, relative_position
+from nope_interp.errors import UserError
+from nope_interp.interventions.reading import read_changed
+from nope_interp.models.checkpoints import save_model
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.streams import read_at
+from tests.gemma import first_blocks
+from tests.huggingface import plain_model, save_folder
+
+LENGTH, N = 32, 12
+SIZES = {"n_layers": 1, "d_model": 64, "n_heads": 1, "d_vocab": 64, "n_ctx": LENGTH}
+
+
+def texts(seed: int = 0) -> Tensor:
+    """In each no token comes twice."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.randperm(64, generator=generator)[:LENGTH] for _ in range(N)])
+
+
+def found(model: HookedTransformer, offset: int, shift: int = 5) -> Any:
+    return finders(model, texts(), offset, shift, batch_size=5, seed=0)
+
+
+def bare(**changes: Any) -> HookedTransformer:
+    """One head without a norm, whose queries and keys read nothing yet; in double precision."""
+    kind = {"normalization": "none", "attn_only": True, "attn_scale": 1.0}
+    model = HookedTransformer(TransformerConfig.from_dict({**SIZES, **kind, **changes})).double()
+    with torch.no_grad():
+        for weight in (model.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.bias):
+            weight.zero_()
+    return model
+
+
+def set_maps(model: HookedTransformer, queries: Tensor, keys: Tensor) -> None:
+    with torch.no_grad():
+        model.blocks[0].attn.W_Q[0], model.blocks[0].attn.W_K[0] = queries, keys
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_heads_that_turn_with_position_are_found_by_any_query(offset: int) -> None:
+    config = TransformerConfig.from_dict({**SIZES, "positions": "rotary"})
+    row = found(positional_head(config, offset, strength=3.0), offset).loc[0]
+    assert row["word"] == FoundBy.ANY_QUERY
+    np.testing.assert_allclose([row["any_query"], row["place"], row["text"]], [1, 0, 0], atol=0.02)
+
+
+def test_theorem_2s_head_is_found_by_any_query() -> None:
+    """Its queries add -n to all scores alike, which softmax drops: its keys, m, tell recency."""
+    config = counting_config(LENGTH, d_vocab=64, d_model=4, n_heads=1)
+    model = relative_position(config, begin_token=0).model
+    with torch.no_grad():
+        model.blocks[1].attn.W_Q[0, 3:] = 0  # no content
+    tokens = torch.cat([torch.zeros(N, 1, dtype=torch.long), 1 + texts()[:, 1:] % 63], dim=1)
+    table = finders(model, tokens, 0, 5, batch_size=12, seed=0)
+    row = table[table["layer"] == 1].iloc[0]
+    assert row["word"] == FoundBy.ANY_QUERY
+    # Weights e^m over their sum: 1 - 1/e on the last key.
+    assert row["value"] == pytest.approx(1 - np.exp(-1), abs=1e-3)
+    assert row["any_query"] == pytest.approx(1, abs=1e-3)
+
+
+def test_heads_whose_queries_name_a_place_are_found_by_it() -> None:
+    """Learned positions; the query of place t is the key of place t - 1."""
+    model = bare(positions="learned")
+    with torch.no_grad():
+        model.W_E.zero_()
+        model.positions.table.copy_(torch.eye(64)[:LENGTH])
+    set_maps(model, 20 * torch.eye(64).roll(-1, dims=1), torch.eye(64))
+    row = found(model, 1).loc[0]
+    assert row["word"] == FoundBy.PLACE
+    assert row["value"] > 0.99
+    np.testing.assert_allclose([row["any_query"], row["place"], row["text"]], [0, 1, 0], atol=0.02)
+
+
+def test_heads_whose_queries_name_a_token_are_found_by_the_text() -> None:
+    """No positions; a query is its own token's key, and no other text has it at that place."""
+    model = bare()
+    with torch.no_grad():
+        model.W_E.copy_(torch.eye(64))
+    set_maps(model, 20 * torch.eye(64), torch.eye(64))
+    row = found(model, 0).loc[0]
+    assert row["word"] == FoundBy.TEXT
+    assert row["text"] > 0.9
+    assert abs(row["any_query"]) + abs(row["place"]) < 0.15  # by accident both texts have a token
+
+
+def test_of_a_head_that_two_things_lead_each_has_its_share() -> None:
+    """Halves of its scores come from the place and from the text; together they find all."""
+    model = bare(positions="learned", d_model=128)
+    with torch.no_grad():
+        model.W_E.zero_()
+        model.W_E[:, :64] = torch.eye(64)
+        model.positions.table.zero_()
+        model.positions.table[:, 64 : 64 + LENGTH] = torch.eye(LENGTH)
+    set_maps(model, 3 * torch.eye(128), torch.eye(128))
+    row = found(model, 0).loc[0]
+    assert row["value"] > 0.9
+    assert min(row["place"], row["text"]) > 0.2
+    assert row["place"] + row["text"] == pytest.approx(1, abs=0.05)
+
+
+def test_heads_that_look_elsewhere_have_no_row() -> None:
+    model = bare()
+    assert found(model, 1).empty  # equal weights
+
+
+@given(st.integers(1, 4), st.booleans(), st.integers(2, 5), st.integers(5, 9))
+def test_what_is_taken_comes_from_there(shift: int, other: bool, batch: int, pos: int) -> None:
+    of = torch.arange(batch * pos).reshape(batch, pos, 1).double()
+    taken = _taken(of, shift, other)
+    for b in range(batch):
+        for t in range(pos):
+            assert taken[b, t, 0] == of[(b - other) % batch, max(0, t - shift), 0]
+
+
+@pytest.mark.parametrize("family", ["gemma3", "qwen3", "gpt2"])
+def test_a_bridges_queries_become_those_of_the_other_place(family: str, tmp_path: Path) -> None:
+    """In the first layer, whose input is known: also behind a norm of queries."""
+    lm = ni.load(save_folder(plain_model(family), tmp_path))
+    tokens = torch.arange(2, 26).reshape(2, 12)
+    own = queries(lm.model, tokens)
+    with read_changed(lm.model, {0: lambda x: _taken(x, 3, True)}, ("queries",)):
+        changed = queries(lm.model, tokens)
+    torch.testing.assert_close(changed, _taken(own, 3, True), rtol=1e-4, atol=1e-5)
+
+
+def queries(model: Any, tokens: Tensor) -> Tensor:
+    return read_at(model, tokens, {"blocks.0.attn.hook_q": lambda x: x.flatten(2).clone()})[
+        "blocks.0.attn.hook_q"
+    ][0]
+
+
+def test_the_word_needs_a_sure_half() -> None:
+    low, half = (0.1, 0.0, 0.2), (0.6, 0.5, 0.7)
+    assert Finding(half, low, low).word == FoundBy.ANY_QUERY
+    assert Finding(low, half, low).word == FoundBy.PLACE
+    assert Finding(low, low, half).word == FoundBy.TEXT
+    assert Finding(low, (0.6, 0.49, 0.7), low).word == FoundBy.NONE
+
+
+def test_nonsense_is_one_sentence(tmp_path: Path) -> None:
+    lm = ni.load()
+    for offset, shift, said in ((-1, 8, "offset is -1"), (1, 0, "shift is 0")):
+        with pytest.raises(UserError, match=said):
+            lm.heads_find_by(offset, shift=shift)
+    with pytest.raises(UserError, match="too short for a token 60 back"):
+        lm.heads_find_by(60, seq_len=128)
+    drawn = HookedTransformer(lm.model.config)
+    untrained = ni.load(save_model(drawn, tmp_path / "model.safetensors", task="text"))
+    with pytest.raises(UserError, match=r"no head of .* surely puts a tenth"):
+        untrained.heads_find_by(1, n_sequences=16, seq_len=32)
+
+
+@pytest.mark.slow
+def test_gemmas_previous_token_head_is_found_by_any_query(tmp_path: Path) -> None:
+    """L2H3: rotary positions act in the scores (Barbero et al. 2024)."""
+    lm = ni.load(first_blocks(3, tmp_path))
+    table = lm.heads_find_by(1, n_sequences=16, seq_len=64)
+    row = table[(table["layer"] == 2) & (table["head"] == 3)].iloc[0]
+    assert row["word"] == FoundBy.ANY_QUERY
+    assert abs(row["place"]) < 0.05
+    assert abs(row["text"]) < 0.05
