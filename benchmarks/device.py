@@ -70,6 +70,7 @@ def training(config: TransformerConfig, how: TrainingConfig, task: Task) -> dict
 
     optimize(model, how, loss_at, header={}, title="", show_progress=False)
     _TURN.release()
+    peak = torch.cuda.max_memory_allocated()
     # Each step ends with its loss read, so that it is done when the next begins.
     timed = range(_WARMING, how.steps - 1)
     seconds = began[-1] - began[_WARMING]
@@ -78,7 +79,7 @@ def training(config: TransformerConfig, how: TrainingConfig, task: Task) -> dict
         "milliseconds": 1e3 * seconds / len(timed),
         "tokens_per_second": sum(tokens.numel() for tokens, _ in batches) / seconds,
         "tflops": _operations(model, batches) / seconds / 1e12,
-        "gigabytes": torch.cuda.max_memory_allocated() / 1e9,
+        "gigabytes": peak / 1e9,
     }
 
 

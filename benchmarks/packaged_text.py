@@ -2,7 +2,9 @@
 
 `python -m benchmarks.packaged_text FOLDER > text.txt` prints the words of HTML pages and `.rst`
 files. Files come in the order of the SHA-256 of their paths below the folder, so that every part of
-the text is of all packages alike. Of equal lines the first alone is kept.
+the text is of all packages alike. Of equal lines the first alone is kept, and lines of fewer than
+four characters are left out. So are folders called translations, which the kernel's documentation
+has.
 """
 
 import gzip

@@ -160,8 +160,6 @@ def check_room(
 def check_weights(model: Path, device: str, dtype: str) -> None:
     """Refuse a model on disk that memory cannot hold, before any of it is loaded.
 
-    Of a model that is spread over devices nothing is known before it is loaded.
-
     Args:
         model: a file or a folder, if it is on disk.
         device: where it is to be.
@@ -170,18 +168,19 @@ def check_weights(model: Path, device: str, dtype: str) -> None:
     Raises:
         UserError: where the weights take more than is free.
     """
-    if device == "auto" or dtype not in _PRECISIONS:  # what is none is refused elsewhere
-        return
-    model = model.expanduser()
-    # Of a folder transformers loads these alone, whatever else lies there.
-    files = model.glob("model*.safetensors") if model.is_dir() else [model]
-    check_fits(
-        str(model), sum(_weights_bytes(f, dtype) for f in files if f.is_file()), device, dtype
-    )
+    needed = _PRECISIONS[dtype] * sum(map(_numbers, _files(model)))
+    check_fits(str(model), needed, device, dtype)
+
+
+def _files(model: Path) -> list[Path]:
+    """What transformers loads of a folder, whatever else lies there: one file, or its parts."""
+    whole = model / "model.safetensors" if model.is_dir() else model
+    return [whole] if whole.is_file() else [*model.glob("model-*-of-*.safetensors")]
 
 
 def check_fits(model: str, needed: float, device: str, dtype: str) -> None:
-    """Refuse a model that a device's memory cannot hold.
+    """Refuse a model that memory cannot hold: the processor's, where weights are read, or that of
+    the device where they go.
 
     Args:
         model: its name.
@@ -192,19 +191,12 @@ def check_fits(model: str, needed: float, device: str, dtype: str) -> None:
     Raises:
         UserError: where the weights take more than is free.
     """
-    free = free_bytes(torch.device(device))
+    free = min(free_bytes(torch.device(place)) for place in {"cpu", device})
     if needed > free:
         raise UserError(
             f"the model {model!r} takes {needed / _GIB:,.1f} GiB in {dtype}, more than the "
             f"{free / _GIB:,.1f} GiB of memory that are free: choose a smaller model."
         )
-
-
-def _weights_bytes(file: Path, dtype: str) -> int:
-    """What a file's weights take when they are loaded; of a GGUF file, at least."""
-    if file.suffix == ".safetensors":
-        return _PRECISIONS[dtype] * _numbers(file)
-    return file.stat().st_size
 
 
 def _numbers(file: Path) -> int:

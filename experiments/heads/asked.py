@@ -94,7 +94,7 @@ class HeadsAsked:
         seq_len: int | None = None,
         seed: int = 0,
     ) -> pd.DataFrame:
-        """How do heads find the token so far back: by any query, by their place, by their text?
+        """How do heads find the token so far back: by any query, the place, or their text?
 
         Queries of an earlier place, of another text, or of both stand in for a head's own, in one
         layer at a time; nothing is fitted. `experiments.results.found_by` has the rules.
@@ -107,14 +107,15 @@ class HeadsAsked:
             seed: of the draw of sequences and of the bootstrap.
 
         Returns:
-            One row for each head that surely puts a tenth of its attention on that token, beyond
-            what it puts on the one `shift` further back; the strongest first. Its layer, head and
-            attention there (value); the word; the shares of that attention which any query finds
-            (any_query), which a query's place finds in any text (place), and which its own text
-            adds (text), with 95% intervals over sequences.
+            One row for each head that surely puts a tenth of its attention more on that token than
+            on the one `2 * shift` further back; the strongest first. Its layer, head and attention
+            there (value); the word; of what it puts there more, the shares which any query finds
+            (any_query), which a query's place finds in any text (place), and for which it takes a
+            query of the same text (text), with 95% intervals over sequences.
 
         Raises:
-            UserError: for an offset or a shift that the sequences do not hold, and as `top_heads`.
+            UserError: for an offset or a shift that the sequences do not hold, a model of a task,
+                where no head looks there, and as `top_heads`.
         """
         asked = {"seq_len": self._length(seq_len), "n_sequences": n_sequences, "seed": seed}
         return found_by(self.variant, HeadsConfig.like(self.config, **asked), offset, shift)

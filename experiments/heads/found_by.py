@@ -5,10 +5,10 @@ attention read elsewhere: at an earlier place, in another text of the batch, or 
 values stay. `experiments.results.found_by` says what follows from where the attention goes.
 """
 
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from math import ceil
 from numbers import Integral
 from typing import Any
 
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from experiments.heads.checks import check_chance_levels
 from experiments.heads.config import HeadsConfig
-from experiments.heads.tokens import head_tokens
 from experiments.results.found_by import Finding
 from experiments.results.position_use import Interval
 from experiments.results.worth import WORTH_NAMING
@@ -30,12 +29,14 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Function
 from nope_interp.interventions.reading import read_changed
+from nope_interp.positions.layers import layer_positions
 from nope_interp.shapes import AttentionMaps, Sequences
-from nope_interp.sites import pattern_hook
+from nope_interp.sites import layer_ranges, pattern_hook
 from nope_interp.streams import stream
-from probes.bootstrap import ArrayFunction, NamedBootstrap, ratio
+from nope_interp.tasks.sources import TextSource
+from probes.bootstrap import ArrayFunction, NamedBootstrap
 
-# Of each head, on the token and on that further back.
+# Of each head, on the token, on that `shift` and on that twice `shift` further back.
 Weights = Float[np.ndarray, "sequence head offset"]
 
 
@@ -56,14 +57,23 @@ def found_by(variant: ModelVariant, config: HeadsConfig, offset: int, shift: int
             no head looks there.
     """
     _check(config, offset, shift)
-    check_chance_levels(variant.model, config.seq_len, variant.name)
-    tokens = head_tokens(variant, config).text
-    how = {"batch_size": config.batch_size, "seed": config.seed}
-    table = finders(variant.model, tokens, offset, shift, **how)
+    source, name = variant.sources[0], variant.name
+    if not isinstance(source, TextSource):
+        raise UserError(
+            f"{name} was trained on a task, whose examples have tokens in common: give a model "
+            "of text."
+        )
+    check_chance_levels(variant.model, config.seq_len, name)
+    begin = config.begin_token and source.begin_id is not None
+    length, seed = config.seq_len, config.seed
+    tokens = source.sequences(
+        config.n_sequences, length, begin_token=begin, split="held_out", seed=seed
+    )
+    table = finders(variant.model, tokens, offset, shift, batch_size=config.batch_size, seed=seed)
     if table.empty:
         raise UserError(
-            f"no head of {variant.name} surely puts a tenth of its attention on the token {offset} "
-            "back: choose another offset."
+            f"no head of {name} surely puts a tenth of its attention more on the token {offset} "
+            f"back than on that {2 * shift} further back: choose another offset, or shift."
         )
     return table
 
@@ -72,6 +82,8 @@ def finders(
     model: HookedModel, tokens: Sequences, offset: int, shift: int, *, batch_size: int, seed: int
 ) -> pd.DataFrame:
     """What leads heads to the token so far back, in any sequences.
+
+    Layers that do not see so far back as `offset + 2 * shift` are left out, with a warning.
 
     Args:
         model: a HookedTransformer or a bridge, in evaluation mode.
@@ -82,14 +94,22 @@ def finders(
         seed: of the bootstrap.
 
     Returns:
-        One row for each head that surely puts a tenth of its attention there, beyond what it puts
-        `shift` further back, as `HeadsAsked.heads_find_by` describes it; the strongest first.
+        One row for each head that surely puts a tenth of its attention more there than on the
+        token `2 * shift` further back, as `HeadsAsked.heads_find_by` describes it; the strongest
+        first.
+
+    Raises:
+        UserError: for a single sequence.
     """
-    # Evenly, so that no sequence is alone in its batch: it needs another text beside it.
-    size = ceil(len(tokens) / ceil(len(tokens) / max(2, batch_size)))
-    read = partial(_weights, model, tokens, (offset, offset + shift), size)
+    if len(tokens) < 2:
+        raise UserError("a single text has no other beside it: give at least two.")
+    size = max(2, batch_size)
+    while len(tokens) % size == 1:  # a sequence alone in its batch would have no other text
+        size += 1
+    places = (offset, offset + shift, offset + 2 * shift)
+    read = partial(_weights, model, tokens, places, size)
     rows = []
-    for layer, weights in read(range(model.cfg.n_layers), None).items():
+    for layer, weights in read(_far_seeing(model, places[-1]), None).items():
         looking = _looking(weights, seed)
         if not looking:
             continue
@@ -110,11 +130,25 @@ def _check(config: HeadsConfig, offset: int, shift: int) -> None:
     for name, given, least in (("offset", offset, 0), ("shift", shift, 1)):
         if not isinstance(given, Integral) or given < least:
             raise UserError(f"{name} is {given!r}: give a whole number from {least}.")
-    if config.seq_len < 2 * (offset + shift) + 2:
+    needed = offset + 2 * shift + 2
+    if config.seq_len < needed:
         raise UserError(
             f"sequences of {config.seq_len} tokens are too short for a token {offset} back and "
-            f"queries from {shift} earlier: give longer ones, or less."
+            f"queries from {shift} earlier: give at least {needed} tokens, or a smaller shift."
         )
+
+
+def _far_seeing(model: HookedModel, back: int) -> list[int]:
+    """Layers whose queries see tokens so far back."""
+    layers = layer_positions(model)
+    short = [at.layer for at in layers if at.window is not None and at.window <= back]
+    if short:
+        warnings.warn(
+            f"windows of {layer_ranges(short)} end before the token {back} back: they are left "
+            "out.",
+            stacklevel=4,
+        )
+    return [at.layer for at in layers if at.layer not in short]
 
 
 def _taken(
@@ -130,13 +164,13 @@ def _taken(
 def _weights(
     model: HookedModel,
     tokens: Sequences,
-    offsets: tuple[int, int],
+    offsets: tuple[int, ...],
     batch_size: int,
     layers: Sequence[int],
     change: Function | None,
 ) -> dict[int, Weights]:
-    """By layer the mean weight on the token at each offset, over queries for which both stand
-    behind the first token; with other queries in these layers where there is a change."""
+    """By layer the mean weight on the token at each offset, over queries for which all of them
+    stand behind the first token; with other queries in these layers where there is a change."""
     found: dict[int, list[Weights]] = {layer: [] for layer in layers}
 
     def keep(pattern: AttentionMaps, layer: int) -> None:
@@ -148,14 +182,17 @@ def _weights(
     listeners = {pattern_hook(layer): partial(keep, layer=layer) for layer in layers}
     changed = {} if change is None else dict.fromkeys(layers, change)
     context = read_changed(model, changed, ("queries",)) if changed else nullcontext()
-    with context:
-        stream(model, tokens, listeners, batch_size=batch_size, until=[*listeners][-1])
+    if listeners:
+        with context as running:
+            stream(model, tokens, listeners, batch_size=batch_size, until=[*listeners][-1])
+            if running is not None:
+                running.verify()
     return {layer: np.concatenate(parts) for layer, parts in found.items()}
 
 
 def _looking(weights: Weights, seed: int) -> list[int]:
-    """Heads that surely put so much more on their token than further back."""
-    more = weights[..., 0] - weights[..., 1]
+    """Heads that surely put so much more on their token than on that furthest back."""
+    more = weights[..., 0] - weights[..., 2]
     bootstrap = NamedBootstrap(dict(enumerate(more.T)), seed=seed)
     return [
         head
@@ -165,29 +202,31 @@ def _looking(weights: Weights, seed: int) -> list[int]:
 
 
 def _finding(weights: Sequence[Float[np.ndarray, "sequence offset"]], seed: int) -> dict[str, Any]:
-    """A head's row: its weight, and the shares of what it puts on its token beyond the other."""
-    names = ("own", "same text", "other text")
+    """A head's row: its weight, and the shares by `experiments.results.found_by`."""
     columns = {
         (name, place): of[:, i]
-        for name, of in zip(names, weights, strict=True)
-        for i, place in enumerate(("here", "there"))
+        for name, of in zip(("own", "same", "other"), weights, strict=True)
+        for i, place in enumerate(("here", "there", "beyond"))
     }
     bootstrap = NamedBootstrap(columns, seed=seed)
 
-    def share(*parts: tuple[str, str]) -> ArrayFunction:
-        """Of a column less another one, of what own queries put on their token beyond the other."""
-        part = bootstrap.difference(*parts)
-        return ratio(part, bootstrap.difference(("own", "here"), ("own", "there")))
+    def more(text: str, place: str) -> ArrayFunction:
+        return bootstrap.difference((text, place), (text, "beyond"))
+
+    own_here, own_there = more("own", "here"), more("own", "there")
+    same_here, same_there = more("same", "here"), more("same", "there")
+    other_here, other_there = more("other", "here"), more("other", "there")
 
     def told(function: ArrayFunction) -> Interval:
         score = bootstrap.score("share", function, chance=0.0)
         return score.value, score.ci_low, score.ci_high
 
-    beyond = ("own", "there")
     finding = Finding(
-        any_query=told(share(("other text", "here"), beyond)),
-        place=told(share(("other text", "there"), beyond)),
-        text=told(share(("same text", "there"), ("other text", "there"))),
+        any_query=told(
+            lambda means: np.minimum(same_here(means), other_here(means)) / own_here(means)
+        ),
+        place=told(lambda means: (other_there(means) - own_there(means)) / own_here(means)),
+        text=told(lambda means: (same_there(means) - other_there(means)) / own_here(means)),
     )
     value, low, high = told(bootstrap.mean(("own", "here")))
     return {"value": value, "ci_low": low, "ci_high": high, **finding.columns()}

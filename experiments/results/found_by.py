@@ -1,23 +1,27 @@
 """What leads a head to the token so far back? Rules stated here. Needs no torch.
 
-Queries of earlier places and of other texts stand in for a head's own, in one layer at a time. Its
-own queries put more weight on their token than on the one so much earlier. Of this difference
-three shares are told:
+Queries of an earlier place and of other texts stand in for a head's own, in one layer at a time. A
+weight counts by how much it is above that on a third token, of the same queries: what any token
+gets. It stands as far before the earlier place's as that before the head's own. Of the weight that
+own queries put on their token three shares are told:
 
-- `any_query`: what stays on a place's own token, though the query is of an earlier place in another
-  text. Position acts in the scores (rotary, ALiBi, T5), or the keys tell it.
-- `place`: what goes to the token of the place that the query was taken from, in another text. The
-  query tells a place, whatever the text.
-- `text`: what goes there in the same text, less `place`. The query tells what stands around it.
+- `any_query`: what stays on a place's own token under a query of the earlier place, in its own text
+  and in another: the smaller. Position acts in the scores (rotary, ALiBi, T5), or the keys tell it.
+- `place`: what goes to the earlier place's token under its query of another text, beyond what own
+  queries put there. The query tells a place, whatever the text.
+- `text`: what goes there under its query of the same text, beyond that of another. It takes a query
+  of its own text: one that tells what stands around it, or a place in a frame that each text has
+  of its own.
 
 | surely a half or more | word |
 | --- | --- |
 | `any_query` | any query |
 | `place` | the place |
-| `text` | the text |
+| `text` | its text |
 | none of them | none alone |
 
-The rule was written after the heads of one model had been seen: docs/findings.md says which.
+The rule was written after the heads of one model had been seen, and made stricter after a review:
+docs/findings.md says which model.
 """
 
 from collections.abc import Mapping
@@ -26,7 +30,7 @@ from enum import StrEnum
 
 from experiments.results.position_use import Interval
 
-# The share of a head's weight that makes a word.
+# The share that makes a word.
 DECIDES = 0.5
 
 
@@ -35,7 +39,7 @@ class FoundBy(StrEnum):
 
     ANY_QUERY = "any query"
     PLACE = "the place"
-    TEXT = "the text"
+    TEXT = "its text"
     NONE = "none alone"
 
 
@@ -46,7 +50,7 @@ class Finding:
     Attributes:
         any_query: the share that any query of any text finds: value, low, high.
         place: the share that a query's place finds in any text.
-        text: the share that a query finds in its own text only.
+        text: the share that takes a query of its own text.
     """
 
     any_query: Interval

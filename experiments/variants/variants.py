@@ -21,7 +21,7 @@ from nope_interp.devices import check_device
 from nope_interp.errors import UserError, shown
 from nope_interp.files import read_text
 from nope_interp.hooked_model import HookedModel
-from nope_interp.memory import check_room, check_weights, forward_bytes
+from nope_interp.memory import check_room, forward_bytes
 from nope_interp.models.checkpoints import TrainedOn, as_bidirectional, load_model
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import LayerPositions, layer_positions, positions_in_words
@@ -261,7 +261,6 @@ def _checkpoint_variant(
 ) -> ModelVariant:
     task = _own_task(config, device, needed)
     check_device(device)
-    check_weights(Path(path), device, config.dtype)
     model, trained_on = load_model(Path(path))
     _check_options(config, path, trained_on, model.config.n_ctx)
     _check_lengths(config, task)

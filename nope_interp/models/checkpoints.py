@@ -14,6 +14,7 @@ from torch import Tensor
 from nope_interp.errors import UserError, shown
 from nope_interp.fields import check_fields, check_lengths, from_mapping
 from nope_interp.files import digest_of, write_atomically
+from nope_interp.memory import check_weights
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import T5_BUCKETS
 from nope_interp.models.transformer import HookedTransformer
@@ -199,9 +200,10 @@ def load_model(path: Path | str) -> tuple[HookedTransformer, TrainedOn]:
         The model, in evaluation mode on the CPU, and what it was trained on.
 
     Raises:
-        UserError: as `load_tensors` does, and where a field of the header is wrong, or is not that
-            of a model with these weights.
+        UserError: as `load_tensors` and `check_weights` do, and where a field of the header is
+            wrong, or is not that of a model with these weights.
     """
+    check_weights(Path(path), "cpu", "float32")
     weights, header = load_tensors(path)
     if "training" in header:
         raise UserError(

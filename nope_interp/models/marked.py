@@ -1,7 +1,7 @@
 """What a model of ours predicts at marked positions: logits, and their loss, and no others.
 
-Where the marked positions are is worked out on the device that the marks come on. Marks on the CPU
-spare a model on a GPU the wait for its earlier work.
+Where the marked positions are is worked out on the device that the marks come on: marks on the CPU
+need not wait for a GPU's earlier work.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def logits_at(
         `[wanted d_vocab]`, on the model's device.
     """
     device = model.embed.weight.device
-    return _logits(model, tokens.to(device), *_places(wanted, device))
+    return _logits(model, tokens.to(device, non_blocking=True), *_places(wanted, device))
 
 
 def answers_loss(
@@ -55,8 +55,9 @@ def answers_loss(
     compute = cross_entropy or answers_cross_entropy
     device = model.embed.weight.device
     first, sequences, places = _places(wanted, device)
-    told = answers.to(device, torch.long)
-    return compute(model, tokens.to(device), told, first, sequences, places)
+    told = answers.to(device, torch.long, non_blocking=True)
+    given = tokens.to(device, non_blocking=True)
+    return compute(model, given, told, first, sequences, places)
 
 
 def answers_cross_entropy(
@@ -87,7 +88,8 @@ def _places(wanted: Marked, device: torch.device) -> tuple[int, Tensor, Tensor]:
     """The first marked position; of each marked one its sequence, and how far behind that it is."""
     first = int(wanted.any(dim=0).int().argmax())
     sequences, places = wanted[:, first:].nonzero(as_tuple=True)
-    return first, sequences.to(device), places.to(device)
+    moved = [at.to(device, non_blocking=True) for at in (sequences, places)]
+    return first, moved[0], moved[1]
 
 
 def _logits(

@@ -26,7 +26,7 @@ from nope_interp.pretrained.switched_off import switch_off
 
 
 def read_checkpoint(
-    name: str, where: Mapping[str, str], positions: str, **how: Any
+    name: str, where: Mapping[str, str], positions: str, *, device: str = "cpu", **how: Any
 ) -> tuple[Any, tuple[str, ...]]:
     """The model that the files hold, with the positions that it has.
 
@@ -34,6 +34,7 @@ def read_checkpoint(
         name: as the user gave it.
         where: which files, as `from_pretrained` takes them.
         positions: as `load_pretrained` takes them.
+        device: where it will go, if it is not spread over several.
         how: further options of `from_pretrained`: the dtype and the device map.
 
     Returns:
@@ -62,7 +63,7 @@ def read_checkpoint(
     if config.model_type == "t5" and how["dtype"] is torch.float16:
         raise UserError("T5 keeps some weights in float32 beside float16: give bfloat16.")
     if how["device_map"] is None and not Path(where["pretrained_model_name_or_path"]).exists():
-        _check_hubs(name, config, how["dtype"])
+        _check_hubs(name, config, device, how["dtype"])
     model, unexpected = _weights(name, where, config, drope, how)
     if drope is None and config.model_type == "llama" and has_head_scales(unexpected):
         model, unexpected = _weights(name, where, config, Format("llama", scaled=True), how)
@@ -88,12 +89,13 @@ def read_checkpoint(
     return model, tuple(notes)
 
 
-def _check_hubs(name: str, config: Any, dtype: torch.dtype) -> None:
+def _check_hubs(name: str, config: Any, device: str, dtype: torch.dtype) -> None:
     """Refuse a model that memory cannot hold, before it is downloaded; no weight of it is made."""
     with torch.device("meta"):
-        model = _auto_class(config, name).from_config(config, dtype=dtype)
+        kind = _auto_class(config, name)
+        model = kind.from_config(config, dtype=dtype, trust_remote_code=False)
     needed = sum(weight.nbytes for weight in model.parameters())
-    check_fits(name, needed, "cpu", str(dtype).removeprefix("torch."))
+    check_fits(name, needed, device, str(dtype).removeprefix("torch."))
 
 
 def _weights(

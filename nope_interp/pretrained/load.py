@@ -157,17 +157,15 @@ def load_plain(
     _check_device_map(device, device_map)
     check_device(device)
     check_source(name_or_path)
-    if device_map is None:
-        for place in dict.fromkeys(("cpu", device)):  # where they are read, then where they go
-            check_weights(Path(name_or_path), place, dtype)
     source = _resolve(name_or_path)
+    if device_map is None:
+        check_weights(Path(source), device, dtype)
     if revision is not None and Path(source).exists():
         raise UserError(f"{name_or_path!r} is a local file: a revision belongs to a hub name.")
     where = {"pretrained_model_name_or_path": source, "revision": revision or "main"}
     with quiet(), _one_sentence(name_or_path):
-        model, notes = read_checkpoint(
-            name_or_path, where, positions, dtype=getattr(torch, dtype), device_map=device_map
-        )
+        how = {"dtype": getattr(torch, dtype), "device_map": device_map}
+        model, notes = read_checkpoint(name_or_path, where, positions, device=device, **how)
         tokenizer = _load_tokenizer(where)
     if device_map is None:
         model = _moved(model, device, name_or_path)

@@ -208,9 +208,8 @@ def test_what_a_model_takes_depends_on_its_precision(
     check_weights(tmp_path, "cpu", "bfloat16")
     with pytest.raises(UserError, match="in float32"):
         check_weights(tmp_path, "cpu", "float32")
-    check_weights(tmp_path, "auto", "float32")  # spread over devices, nobody knows
     # Weights in other forms, which are not loaded.
-    for name in ("consolidated.safetensors", "pytorch_model.bin"):
+    for name in ("consolidated.safetensors", "model.fp16.safetensors", "pytorch_model.bin"):
         weights_of(tmp_path / name, 3 * 2**20)
     check_weights(tmp_path, "cpu", "bfloat16")
     check_weights(Path("someone/on-the-hub"), "cpu", "float32")

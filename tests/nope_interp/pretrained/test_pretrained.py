@@ -316,12 +316,7 @@ def test_a_model_of_a_hub_is_weighed_before_it_is_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of its files the config alone is there: to look for weights would fail."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    cached = tmp_path / "models--someone--large"
-    kept = cached / "snapshots" / "0123456789abcdef"
-    kept.mkdir(parents=True)
-    (cached / "refs").mkdir()
-    (cached / "refs" / "main").write_text(kept.name)
+    kept = hub_config(tmp_path, monkeypatch, "someone/large")
     sizes = {"hidden_size": 8192, "num_hidden_layers": 2, "num_attention_heads": 64}
     config = LlamaConfig(**sizes, intermediate_size=16_384, vocab_size=2**28)
     config.architectures = ["LlamaForCausalLM"]
@@ -333,6 +328,28 @@ def test_a_model_of_a_hub_is_weighed_before_it_is_downloaded(
             load_pretrained("someone/large", dtype=dtype)
         told = f"'someone/large' takes {size * numbers / 2**30:,.1f} GiB in {dtype}"
         assert told in str(refused.value)
+
+
+def test_a_config_of_a_hub_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a type that transformers has no language model of, and with code of its own: transformers
+    would ask on the terminal whether to run it."""
+    monkeypatch.setattr("builtins.input", lambda said="": pytest.fail(f"asked: {said}"))
+    cached = hub_config(tmp_path, monkeypatch, "someone/code")
+    own = {"AutoModelForCausalLM": "modeling.Own", "AutoConfig": "modeling.OwnConfig"}
+    (cached / "config.json").write_text(json.dumps({"model_type": "vit", "auto_map": own}))
+    with pytest.raises(UserError, match="someone/code"):
+        load_pretrained("someone/code")
+
+
+def hub_config(cache: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
+    """The folder of a hub's model in a cache that has no other; nothing is in it yet."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    cached = cache / f"models--{name.replace('/', '--')}"
+    kept = cached / "snapshots" / "0123456789abcdef"
+    kept.mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(kept.name)
+    return kept
 
 
 def test_a_folder_is_weighed_before_it_is_read(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
