@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import loaded
 from experiments.benchmark.methods import METHODS
 from experiments.comparison import compare as hypotheses
 from experiments.comparison import config as compare_config
+from experiments.heads import asked
 from experiments.heads import classify as heads
 from experiments.heads import config as heads_config
 from nope_interp.models.config import TransformerConfig
@@ -81,7 +81,7 @@ def test_examples_run(
     ):
         real = getattr(module, name)
         # All who import these names have the real ones already, and keep them.
-        assert real in (hypotheses.CompareConfig, heads.HeadsConfig, loaded.HeadsConfig)
+        assert real in (hypotheses.CompareConfig, heads.HeadsConfig, asked.HeadsConfig)
         short = partial(real, seq_len=24, **small, **sizes)
         monkeypatch.setattr(module, name, short)
     # A page adds a method of its own: afterwards there is none of that name.
