@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import count
 from numbers import Integral
 from typing import Any
 
@@ -29,7 +30,9 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Function
 from nope_interp.interventions.reading import read_changed
+from nope_interp.memory import check_room, forward_bytes
 from nope_interp.positions.layers import layer_positions
+from nope_interp.query_blocks import all_queries_at_once
 from nope_interp.shapes import AttentionMaps, Sequences
 from nope_interp.sites import layer_ranges, pattern_hook
 from nope_interp.streams import stream
@@ -69,7 +72,10 @@ def found_by(variant: ModelVariant, config: HeadsConfig, offset: int, shift: int
     tokens = source.sequences(
         config.n_sequences, length, begin_token=begin, split="held_out", seed=seed
     )
-    table = finders(variant.model, tokens, offset, shift, batch_size=config.batch_size, seed=seed)
+    size = _batch(len(tokens), config.batch_size)
+    with all_queries_at_once(variant.model):  # as where queries are changed
+        check_room("seq_len", length, partial(forward_bytes, variant.model, size), variant.model)
+    table = finders(variant.model, tokens, offset, shift, batch_size=size, seed=seed)
     if table.empty:
         raise UserError(
             f"no head of {name} surely puts a tenth of its attention more on the token {offset} "
@@ -99,13 +105,11 @@ def finders(
         first.
 
     Raises:
-        UserError: for a single sequence.
+        UserError: for a single sequence, and where no layer sees so far back.
     """
     if len(tokens) < 2:
         raise UserError("a single text has no other beside it: give at least two.")
-    size = max(2, batch_size)
-    while len(tokens) % size == 1:  # a sequence alone in its batch would have no other text
-        size += 1
+    size = _batch(len(tokens), batch_size)
     places = (offset, offset + shift, offset + 2 * shift)
     read = partial(_weights, model, tokens, places, size)
     rows = []
@@ -138,15 +142,22 @@ def _check(config: HeadsConfig, offset: int, shift: int) -> None:
         )
 
 
+def _batch(n: int, wanted: int) -> int:
+    """Sequences in a batch, so that none is alone in one: it would have no other text."""
+    return next(size for size in count(max(2, wanted)) if n % size != 1)
+
+
 def _far_seeing(model: HookedModel, back: int) -> list[int]:
     """Layers whose queries see tokens so far back."""
     layers = layer_positions(model)
     short = [at.layer for at in layers if at.window is not None and at.window <= back]
+    if len(short) == len(layers):
+        raise UserError(f"no layer sees the token {back} back: give a smaller offset, or shift.")
     if short:
         warnings.warn(
             f"windows of {layer_ranges(short)} end before the token {back} back: they are left "
             "out.",
-            stacklevel=4,
+            stacklevel=5,
         )
     return [at.layer for at in layers if at.layer not in short]
 
@@ -154,7 +165,7 @@ def _far_seeing(model: HookedModel, back: int) -> list[int]:
 def _taken(
     read: Float[Tensor, "batch pos d_model"], shift: int, other: bool
 ) -> Float[Tensor, "batch pos d_model"]:
-    """What was read so much earlier, in the same text or in the next of the batch; the first
+    """What was read so much earlier, in the same text or in that before it in the batch; the first
     positions, which have nothing so much earlier, read what stands at the sequence's start."""
     source = read.roll(1, dims=0) if other else read
     places = (torch.arange(read.shape[1], device=read.device) - shift).clamp(min=0)
@@ -176,17 +187,16 @@ def _weights(
     def keep(pattern: AttentionMaps, layer: int) -> None:
         first = max(offsets) + 1
         at = [pattern.diagonal(-back, -2, -1)[..., first - back :] for back in offsets]
-        means = reduce(torch.stack(at).double(), "offset b head query -> b head offset", "mean")
-        found[layer].append(means.cpu().numpy())
+        means = reduce(torch.stack(at).float(), "offset b head query -> b head offset", "mean")
+        found[layer].append(means.cpu().double().numpy())
 
     listeners = {pattern_hook(layer): partial(keep, layer=layer) for layer in layers}
     changed = {} if change is None else dict.fromkeys(layers, change)
     context = read_changed(model, changed, ("queries",)) if changed else nullcontext()
-    if listeners:
-        with context as running:
-            stream(model, tokens, listeners, batch_size=batch_size, until=[*listeners][-1])
-            if running is not None:
-                running.verify()
+    with context as running:
+        stream(model, tokens, listeners, batch_size=batch_size, until=[*listeners][-1])
+        if running is not None:
+            running.verify()
     return {layer: np.concatenate(parts) for layer, parts in found.items()}
 
 

@@ -11,7 +11,7 @@ own queries put on their token three shares are told:
   queries put there. The query tells a place, whatever the text.
 - `text`: what goes there under its query of the same text, beyond that of another. It takes a query
   of its own text: one that tells what stands around it, or a place in a frame that each text has
-  of its own.
+  of its own. What place and text find only together counts here, too.
 
 | surely a half or more | word |
 | --- | --- |

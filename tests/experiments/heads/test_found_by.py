@@ -1,5 +1,6 @@
 """What leads heads to their token, where it is known: in heads built by hand, and in Gemma."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 import nope_interp as ni
 from experiments.heads.found_by import _taken, finders
 from experiments.results.found_by import Finding, FoundBy
+from nope_interp import memory
 from nope_interp.constructions.barbero import positional_head
 from nope_interp.constructions.kazemnejad import counting_config, relative_position
 from nope_interp.errors import UserError
@@ -128,19 +130,25 @@ def test_a_head_that_only_keys_lead_is_found_by_any_query() -> None:
     assert found(model, 0).loc[0, "word"] == FoundBy.ANY_QUERY
 
 
-def test_of_a_head_that_two_things_lead_each_has_its_share() -> None:
-    """Halves of its scores come from the place and from the text; together they find all."""
+@pytest.mark.parametrize("strength", [2, 3])
+def test_of_a_head_that_two_things_lead_each_has_its_share(strength: float) -> None:
+    """Halves of its scores come from the place and from the text; together they find all. What
+    neither finds alone is its text's."""
     model = bare(positions="learned", d_model=128)
     with torch.no_grad():
         model.W_E.zero_()
         model.W_E[:, :64] = torch.eye(64)
         model.positions.table.zero_()
         model.positions.table[:, 64 : 64 + LENGTH] = torch.eye(LENGTH)
-    set_maps(model, 3 * torch.eye(128), torch.eye(128))
+    set_maps(model, strength * torch.eye(128), torch.eye(128))
     row = found(model, 0).loc[0]
-    assert row["value"] > 0.9
-    assert min(row["place"], row["text"]) > 0.2
+    both, one = (math.exp(n * strength) for n in (2, 1))
+    keys = 18  # that a query sees beside, on average
+    alone, together = one / (one + keys), both / (both + keys)
+    assert row["place"] == pytest.approx(alone / together, abs=0.1)
     assert row["place"] + row["text"] == pytest.approx(1, abs=0.05)
+    if strength == 2:
+        assert row["word"] == FoundBy.TEXT
 
 
 def test_heads_that_look_elsewhere_have_no_row() -> None:
@@ -191,6 +199,19 @@ def test_a_layer_whose_window_ends_before_is_left_out(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="are left out"):
         table = finders(lm.model, tokens, 0, windows[short[0]] // 2, batch_size=6, seed=0)
     assert table.empty or not set(short) & set(table["layer"])
+
+
+def test_where_no_layer_sees_so_far_it_is_said(tmp_path: Path) -> None:
+    lm = ni.load(save_folder(plain_model("mistral"), tmp_path))
+    tokens = torch.randint(2, 60, (6, 60), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(UserError, match="no layer sees the token 50 back: give a smaller offset"):
+        finders(lm.model, tokens, 0, 25, batch_size=6, seed=0)
+
+
+def test_memory_for_whole_maps_is_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2.0**23)
+    with pytest.raises(UserError, match="seq_len is 128: a pass takes about"):
+        ni.load().heads_find_by(1, n_sequences=16)
 
 
 def test_a_single_text_has_no_other() -> None:
