@@ -184,6 +184,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if not torch.cuda.is_available():
+        sys.exit("benchmarks.device measures a CUDA device, and there is none here.")
     if len(sys.argv) == 1:
         main()
     else:

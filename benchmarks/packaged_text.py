@@ -83,4 +83,6 @@ def _text(file: Path) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("give the folder that packages were unpacked below.")
     sys.stdout.writelines(f"{line}\n" for line in lines(Path(sys.argv[1])))

@@ -168,7 +168,7 @@ def check_weights(model: Path, device: str, dtype: str) -> None:
     Raises:
         UserError: where the weights take more than is free.
     """
-    needed = _PRECISIONS[dtype] * sum(map(_numbers, _files(model)))
+    needed = _PRECISIONS[dtype] * sum(map(_numbers, _files(model.expanduser())))
     check_fits(str(model), needed, device, dtype)
 
 

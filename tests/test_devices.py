@@ -162,7 +162,7 @@ def test_a_dropped_model_is_the_cpus(device: str, tmp_path: Path) -> None:
 def assert_close(found: pd.DataFrame, expected: pd.DataFrame, device: str) -> None:
     """The same rows; the same bits on the CPU, and elsewhere all but a few within a hundredth."""
     if device == "cpu":
-        pd.testing.assert_frame_equal(found, expected)
+        pd.testing.assert_frame_equal(found, expected, check_exact=True)
         return
     values = ["value", "ci_low", "ci_high"]
     keys = [name for name in expected.columns if name not in values]

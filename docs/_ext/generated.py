@@ -91,6 +91,12 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str
         yield f"| {' | '.join(cells)} |"
 
 
+def _inherits_ours_alone(found: Any) -> bool:
+    """Whether a class has members of other classes of these packages, and of no library's."""
+    bases = found.__mro__[1:-1] if inspect.isclass(found) else ()
+    return bool(bases) and all(base.__module__.startswith(_DOORS) for base in bases)
+
+
 def api_page() -> str:
     """What stands in the `__all__` of each package, with its docstring."""
     parts = ["# Python names", "", "What a user imports. Each name stands here once."]
@@ -106,5 +112,6 @@ def api_page() -> str:
             kind = "autoclass" if inspect.isclass(found) else "autofunction"
             parts += ["```{eval-rst}", f".. {kind}:: {door}.{name}"]
             parts += ["   :members:"] if inspect.isclass(found) else []
+            parts += ["   :inherited-members:"] if _inherits_ours_alone(found) else []
             parts += ["```", ""]
     return "\n".join(parts).rstrip() + "\n"

@@ -144,7 +144,7 @@ def _check(config: HeadsConfig, offset: int, shift: int) -> None:
 
 def _batch(n: int, wanted: int) -> int:
     """Sequences in a batch, so that none is alone in one: it would have no other text."""
-    return next(size for size in count(max(2, wanted)) if n % size != 1)
+    return next(size for size in count(max(2, wanted)) if n < 2 or n % size != 1)
 
 
 def _far_seeing(model: HookedModel, back: int) -> list[int]:

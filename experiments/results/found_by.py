@@ -20,8 +20,8 @@ own queries put on their token three shares are told:
 | `text` | its text |
 | none of them | none alone |
 
-The rule was written after the heads of one model had been seen, and made stricter after a review:
-docs/findings.md says which model.
+The rule was written after the heads of one model had been seen (docs/findings.md says which).
+Afterwards the third token was brought in, and *any query* had to hold for both texts.
 """
 
 from collections.abc import Mapping

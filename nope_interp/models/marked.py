@@ -29,7 +29,9 @@ def logits_at(
         `[wanted d_vocab]`, on the model's device.
     """
     device = model.embed.weight.device
-    return _logits(model, tokens.to(device, non_blocking=True), *_places(wanted, device))
+    return _logits(
+        model, tokens.to(device, non_blocking=_unwaited(device)), *_places(wanted, device)
+    )
 
 
 def answers_loss(
@@ -55,8 +57,8 @@ def answers_loss(
     compute = cross_entropy or answers_cross_entropy
     device = model.embed.weight.device
     first, sequences, places = _places(wanted, device)
-    told = answers.to(device, torch.long, non_blocking=True)
-    given = tokens.to(device, non_blocking=True)
+    told = answers.to(device, torch.long, non_blocking=_unwaited(device))
+    given = tokens.to(device, non_blocking=_unwaited(device))
     return compute(model, given, told, first, sequences, places)
 
 
@@ -84,11 +86,17 @@ def answers_cross_entropy(
     return F.cross_entropy(_logits(model, tokens, first, sequences, places).float(), answers)
 
 
+def _unwaited(device: torch.device) -> bool:
+    """Whether what is copied there need not be waited for: on the way back it would be read before
+    it is there."""
+    return device.type == "cuda"
+
+
 def _places(wanted: Marked, device: torch.device) -> tuple[int, Tensor, Tensor]:
     """The first marked position; of each marked one its sequence, and how far behind that it is."""
     first = int(wanted.any(dim=0).int().argmax())
     sequences, places = wanted[:, first:].nonzero(as_tuple=True)
-    moved = [at.to(device, non_blocking=True) for at in (sequences, places)]
+    moved = [at.to(device, non_blocking=_unwaited(device)) for at in (sequences, places)]
     return first, moved[0], moved[1]
 
 

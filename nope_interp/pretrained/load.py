@@ -20,7 +20,7 @@ from torch import Tensor
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
-from nope_interp.memory import check_weights
+from nope_interp.memory import check_fits, check_weights
 from nope_interp.positions.layers import WITHOUT
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
 from nope_interp.pretrained.checkpoint import read_checkpoint
@@ -292,6 +292,7 @@ def _resolve(name_or_path: str) -> str:
         return str(path)
     if path.suffix != ".gguf":
         return name_or_path
+    check_fits(str(path), path.stat().st_size, "cpu", "float32")  # at least
     with _one_sentence(str(path)):
         return str(converted_gguf(path))
 
