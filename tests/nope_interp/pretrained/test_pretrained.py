@@ -356,6 +356,10 @@ def test_a_folder_is_weighed_before_it_is_read(copy: Path, monkeypatch: pytest.M
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1024.0)
     with pytest.raises(UserError, match=r"takes 0\.0 GiB in float32"):
         load_pretrained(str(copy))
+    # A GGUF file takes more than its size, once it is dequantised; this one cannot even be read.
+    (copy / "model.gguf").write_bytes(bytes(2048))
+    with pytest.raises(UserError, match=r"model\.gguf' takes 0\.0 GiB in float32"):
+        load_pretrained(str(copy / "model.gguf"))
 
 
 def test_names_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
