@@ -21,19 +21,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from benchmarks.contest import in_process
+from benchmarks.scanning import score_heads
 from experiments.papers.kazemnejad2023.presets import PRESETS
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.marked import answers_cross_entropy
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.positions.layers import layer_positions
 from nope_interp.pretrained.load import load_pretrained
-from nope_interp.sites import pattern_hook
-from nope_interp.streams import stream
 from nope_interp.tasks.registry import Task, make_answer_task, make_task
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.loop import optimize
 from nope_interp.training.train import masked_loss
-from probes.heads.detectors import HeadProbe
 
 LENGTHS = (2048, 8192, 32_768)
 # A language model of about 30 million parameters.
@@ -141,12 +138,7 @@ def scan(length: int) -> dict[str, float]:
     tokens = torch.randint(4, 1000, (1, length), generator=torch.Generator().manual_seed(0))
 
     def read(tokens: Tensor) -> None:
-        probes = [HeadProbe(window=layer.window) for layer in layer_positions(model)]
-        listeners = {
-            pattern_hook(layer): partial(probe.read_text, length=tokens.shape[1])
-            for layer, probe in enumerate(probes)
-        }
-        stream(model, tokens, listeners, in_blocks=True, until=[*listeners][-1])
+        score_heads(model, tokens, in_blocks=True)
         torch.cuda.synchronize()
 
     read(tokens[:, :64])
@@ -170,7 +162,7 @@ PARTS: dict[str, Callable[[], dict[str, float]]] = {
         for kind, run in (
             ("paper step on copy-rsc", partial(paper_step, "copy-rsc")),
             ("paper step on pcfg", partial(paper_step, "pcfg")),
-            ("language step", partial(language_step)),
+            ("language step", language_step),
         )
     },
     **{f"heads at {length} tokens": partial(scan, length) for length in LENGTHS},

@@ -11,16 +11,12 @@ draws its chart.
 import json
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from benchmarks.contest import RETURN_FREED_MEMORY, extra_megabytes, in_process
-from nope_interp.positions.layers import layer_positions
-from nope_interp.sites import pattern_hook
-from nope_interp.streams import stream
-from probes.heads.detectors import HeadProbe
+from benchmarks.scanning import score_heads
 from tests.gemma import gemma
 
 LENGTHS = {"whole": (512, 1024, 2048, 4096), "blocks": (512, 1024, 2048, 4096, 8192)}
@@ -34,12 +30,7 @@ def scan(way: str, length: int) -> dict[str, float]:
     tokens = torch.randint(4, 200_000, (1, length), generator=torch.Generator().manual_seed(0))
 
     def read(tokens: torch.Tensor) -> None:
-        probes = [HeadProbe(window=layer.window) for layer in layer_positions(model)]
-        listeners = {
-            pattern_hook(layer): partial(probe.read_text, length=tokens.shape[1])
-            for layer, probe in enumerate(probes)
-        }
-        stream(model, tokens, listeners, in_blocks=way == "blocks", until=[*listeners][-1])
+        score_heads(model, tokens, in_blocks=way == "blocks")
 
     # The first pass of a process warms up.
     read(tokens[:, :64])
