@@ -72,10 +72,7 @@ def found_by(variant: ModelVariant, config: HeadsConfig, offset: int, shift: int
     tokens = source.sequences(
         config.n_sequences, length, begin_token=begin, split="held_out", seed=seed
     )
-    size = _batch(len(tokens), config.batch_size)
-    with all_queries_at_once(variant.model):  # as where queries are changed
-        check_room("seq_len", length, partial(forward_bytes, variant.model, size), variant.model)
-    table = finders(variant.model, tokens, offset, shift, batch_size=size, seed=seed)
+    table = finders(variant.model, tokens, offset, shift, batch_size=config.batch_size, seed=seed)
     if table.empty:
         raise UserError(
             f"no head of {name} surely puts a tenth of its attention more on the token {offset} "
@@ -105,11 +102,11 @@ def finders(
         first.
 
     Raises:
-        UserError: for a single sequence, and where no layer sees so far back.
+        UserError: for a single sequence, for too long ones, and where no layer sees so far back.
     """
-    if len(tokens) < 2:
-        raise UserError("a single text has no other beside it: give at least two.")
     size = _batch(len(tokens), batch_size)
+    with all_queries_at_once(model):  # as where queries are changed
+        check_room("seq_len", tokens.shape[1], partial(forward_bytes, model, size), model)
     places = (offset, offset + shift, offset + 2 * shift)
     read = partial(_weights, model, tokens, places, size)
     rows = []
@@ -144,7 +141,9 @@ def _check(config: HeadsConfig, offset: int, shift: int) -> None:
 
 def _batch(n: int, wanted: int) -> int:
     """Sequences in a batch, so that none is alone in one: it would have no other text."""
-    return next(size for size in count(max(2, wanted)) if n < 2 or n % size != 1)
+    if n < 2:
+        raise UserError("a single text has no other beside it: give at least two.")
+    return next(size for size in count(max(2, wanted)) if n % size != 1)
 
 
 def _far_seeing(model: HookedModel, back: int) -> list[int]:
