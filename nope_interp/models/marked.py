@@ -6,7 +6,6 @@ need not wait for a GPU's earlier work.
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -28,10 +27,9 @@ def logits_at(
     Returns:
         `[wanted d_vocab]`, on the model's device.
     """
-    device = model.embed.weight.device
-    return _logits(
-        model, tokens.to(device, non_blocking=_unwaited(device)), *_places(wanted, device)
-    )
+    first, sequences, places = _places(wanted)
+    tokens, sequences, places = _beside(model, tokens, sequences, places)
+    return _logits(model, tokens, first, sequences, places)
 
 
 def answers_loss(
@@ -55,11 +53,9 @@ def answers_loss(
         One number, with a gradient.
     """
     compute = cross_entropy or answers_cross_entropy
-    device = model.embed.weight.device
-    first, sequences, places = _places(wanted, device)
-    told = answers.to(device, torch.long, non_blocking=_unwaited(device))
-    given = tokens.to(device, non_blocking=_unwaited(device))
-    return compute(model, given, told, first, sequences, places)
+    first, sequences, places = _places(wanted)
+    tokens, answers, sequences, places = _beside(model, tokens, answers, sequences, places)
+    return compute(model, tokens, answers.long(), first, sequences, places)
 
 
 def answers_cross_entropy(
@@ -86,18 +82,18 @@ def answers_cross_entropy(
     return F.cross_entropy(_logits(model, tokens, first, sequences, places).float(), answers)
 
 
-def _unwaited(device: torch.device) -> bool:
-    """Whether what is copied there need not be waited for: on the way back it would be read before
-    it is there."""
-    return device.type == "cuda"
+def _beside(model: HookedTransformer, *tensors: Tensor) -> list[Tensor]:
+    """The tensors on the model's device. On the way to a GPU nothing waits for the copy; on the way
+    back it would be read before it is there."""
+    device = model.embed.weight.device
+    return [tensor.to(device, non_blocking=device.type == "cuda") for tensor in tensors]
 
 
-def _places(wanted: Marked, device: torch.device) -> tuple[int, Tensor, Tensor]:
+def _places(wanted: Marked) -> tuple[int, Tensor, Tensor]:
     """The first marked position; of each marked one its sequence, and how far behind that it is."""
     first = int(wanted.any(dim=0).int().argmax())
     sequences, places = wanted[:, first:].nonzero(as_tuple=True)
-    moved = [at.to(device, non_blocking=_unwaited(device)) for at in (sequences, places)]
-    return first, moved[0], moved[1]
+    return first, sequences, places
 
 
 def _logits(

@@ -156,7 +156,6 @@ def load_plain(
         raise unknown_name("dtype", dtype, PARITY)
     _check_device_map(device, device_map)
     check_device(device)
-    check_source(name_or_path)
     source = _resolve(name_or_path)
     if device_map is None:
         check_weights(Path(source), device, dtype)
@@ -287,6 +286,7 @@ def _plain_logits(model: Any, tokens: Tokens, name: str) -> Float[Tensor, "batch
 
 def _resolve(name_or_path: str) -> str:
     """A hub name as it is; a folder or a converted GGUF file as a path."""
+    check_source(name_or_path)
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         return str(path)
