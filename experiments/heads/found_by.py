@@ -1,13 +1,15 @@
 """Whose query finds the token so far back: any text's, any text's of that place, or its own?
 
-Nothing is fitted and nothing is taken away. In one layer at a time queries are made of what
-attention read elsewhere: at an earlier place, in another text of the batch, or both. Keys and
-values stay. `experiments.results.found_by` says what follows from where the attention goes.
+Nothing is fitted and nothing is taken away. After each layer has run, its attention runs again with
+queries made of what it read elsewhere: at an earlier place, of the same text or of another in the
+batch. Keys and values stay. `experiments.results.found_by` says what follows from where the
+attention goes.
 """
 
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from numbers import Integral
@@ -28,7 +30,7 @@ from experiments.results.worth import WORTH_NAMING
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.intervene import Function
+from nope_interp.interventions.again import AttentionAgain
 from nope_interp.interventions.reading import read_changed
 from nope_interp.memory import check_room, forward_bytes
 from nope_interp.positions.layers import layer_positions
@@ -41,6 +43,10 @@ from probes.bootstrap import ArrayFunction, NamedBootstrap
 
 # Of each head, on the token, on that `shift` and on that twice `shift` further back.
 Weights = Float[np.ndarray, "sequence head offset"]
+
+# Whose queries a layer runs with.
+_OWN = "own"
+_ELSEWHERE = _SAME, _OTHER = "of the same text", "of another text"
 
 
 def found_by(variant: ModelVariant, config: HeadsConfig, offset: int, shift: int) -> pd.DataFrame:
@@ -72,7 +78,15 @@ def found_by(variant: ModelVariant, config: HeadsConfig, offset: int, shift: int
     tokens = source.sequences(
         config.n_sequences, length, begin_token=begin, split="held_out", seed=seed
     )
-    table = finders(variant.model, tokens, offset, shift, batch_size=config.batch_size, seed=seed)
+    far, size = far_seeing(variant.model, offset + 2 * shift), config.batch_size
+    short = [layer for layer in range(variant.model.cfg.n_layers) if layer not in far]
+    if short:
+        warnings.warn(
+            f"windows of {layer_ranges(short)} end before the token {offset + 2 * shift} back: "
+            "they are left out.",
+            stacklevel=3,
+        )
+    (table,) = finders(variant.model, tokens, [offset], shift, batch_size=size, seed=seed)
     if table.empty:
         raise UserError(
             f"no head of {name} surely puts a tenth of its attention more on the token {offset} "
@@ -82,45 +96,51 @@ def found_by(variant: ModelVariant, config: HeadsConfig, offset: int, shift: int
 
 
 def finders(
-    model: HookedModel, tokens: Sequences, offset: int, shift: int, *, batch_size: int, seed: int
-) -> pd.DataFrame:
-    """What leads heads to the token so far back, in any sequences.
+    model: HookedModel,
+    tokens: Sequences,
+    offsets: Sequence[int],
+    shift: int,
+    *,
+    batch_size: int,
+    seed: int,
+) -> list[pd.DataFrame]:
+    """What leads heads to tokens so far back, in any sequences, by one forward pass.
 
-    Layers that do not see so far back as `offset + 2 * shift` are left out, with a warning.
+    Layers that do not see so far back as `offset + 2 * shift` are left out.
 
     Args:
         model: a HookedTransformer or a bridge, in evaluation mode.
         tokens: `[sequence pos]`, at least two, whose texts differ.
-        offset: how far back the token stands.
+        offsets: how far back the tokens stand.
         shift: how much earlier a query is taken from.
         batch_size: sequences in a forward pass.
         seed: of the bootstrap.
 
     Returns:
-        One row for each head that surely puts a tenth of its attention more there than on the
-        token `2 * shift` further back, as `HeadsAsked.heads_find_by` describes it; the strongest
-        first.
+        For each offset one row for each head that surely puts a tenth of its attention more there
+        than on the token `2 * shift` further back, as `HeadsAsked.heads_find_by` describes it; the
+        strongest first.
 
     Raises:
         UserError: for a single sequence, for too long ones, and where no layer sees so far back.
     """
     size = _batch(len(tokens), batch_size)
-    with all_queries_at_once(model):  # as where queries are changed
+    with all_queries_at_once(model):
         check_room("seq_len", tokens.shape[1], partial(forward_bytes, model, size), model)
-    places = (offset, offset + shift, offset + 2 * shift)
-    read = partial(_weights, model, tokens, places, size)
+        far = {offset: far_seeing(model, offset + 2 * shift) for offset in offsets}
+        weights = _weights(model, tokens, far, shift, size)
+    return [_table(weights, offset, far[offset], seed) for offset in offsets]
+
+
+def _table(
+    weights: Mapping[tuple[int, int, str], Weights], offset: int, layers: Sequence[int], seed: int
+) -> pd.DataFrame:
+    """The rows of heads that look at one token, by what each layer's queries found."""
     rows = []
-    for layer, weights in read(_far_seeing(model, places[-1]), None).items():
-        looking = _looking(weights, seed)
-        if not looking:
-            continue
-        swapped = [
-            read([layer], partial(_taken, shift=shift, other=other))[layer]
-            for other in (False, True)
-        ]
-        for head in looking:
-            found = _finding([of[:, head] for of in (weights, *swapped)], seed)
-            rows.append({"layer": layer, "head": head, **found})
+    for layer in layers:
+        for head in _looking(weights[offset, layer, _OWN], seed):
+            of = [weights[offset, layer, whose][:, head] for whose in (_OWN, *_ELSEWHERE)]
+            rows.append({"layer": layer, "head": head, **_finding(of, seed)})
     if not rows:
         return pd.DataFrame()
     best = pd.DataFrame(rows).sort_values("value", ascending=False, kind="stable")
@@ -146,19 +166,21 @@ def _batch(n: int, wanted: int) -> int:
     return next(size for size in count(max(2, wanted)) if n % size != 1)
 
 
-def _far_seeing(model: HookedModel, back: int) -> list[int]:
-    """Layers whose queries see tokens so far back."""
+def far_seeing(model: HookedModel, back: int) -> list[int]:
+    """Layers whose queries see tokens so far back.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+        back: how far.
+
+    Raises:
+        UserError: where there are none.
+    """
     layers = layer_positions(model)
-    short = [at.layer for at in layers if at.window is not None and at.window <= back]
-    if len(short) == len(layers):
+    far = [at.layer for at in layers if at.window is None or at.window > back]
+    if not far:
         raise UserError(f"no layer sees the token {back} back: give a smaller offset, or shift.")
-    if short:
-        warnings.warn(
-            f"windows of {layer_ranges(short)} end before the token {back} back: they are left "
-            "out.",
-            stacklevel=5,
-        )
-    return [at.layer for at in layers if at.layer not in short]
+    return far
 
 
 def _taken(
@@ -174,29 +196,56 @@ def _taken(
 def _weights(
     model: HookedModel,
     tokens: Sequences,
-    offsets: tuple[int, ...],
+    far: Mapping[int, Sequence[int]],
+    shift: int,
     batch_size: int,
-    layers: Sequence[int],
-    change: Function | None,
-) -> dict[int, Weights]:
-    """By layer the mean weight on the token at each offset, over queries for which all of them
-    stand behind the first token; with other queries in these layers where there is a change."""
-    found: dict[int, list[Weights]] = {layer: [] for layer in layers}
+) -> dict[tuple[int, int, str], Weights]:
+    """The weights by offset, by layer and by whose queries, of the layers that see so far."""
+    found = defaultdict[tuple[int, int, str], list[Weights]](list)
 
-    def keep(pattern: AttentionMaps, layer: int) -> None:
-        first = max(offsets) + 1
-        at = [pattern.diagonal(-back, -2, -1)[..., first - back :] for back in offsets]
-        means = reduce(torch.stack(at).float(), "offset b head query -> b head offset", "mean")
-        found[layer].append(means.cpu().double().numpy())
+    def keep(pattern: AttentionMaps, layer: int, whose: str) -> None:
+        for offset, layers in far.items():
+            if layer in layers:
+                found[offset, layer, whose].append(_on_places(pattern, offset, shift))
 
-    listeners = {pattern_hook(layer): partial(keep, layer=layer) for layer in layers}
-    changed = {} if change is None else dict.fromkeys(layers, change)
-    context = read_changed(model, changed, ("queries",)) if changed else nullcontext()
-    with context as running:
-        stream(model, tokens, listeners, batch_size=batch_size, until=[*listeners][-1])
-        if running is not None:
-            running.verify()
-    return {layer: np.concatenate(parts) for layer, parts in found.items()}
+    layers = sorted(set().union(*far.values()))
+    queries = {
+        layer: {
+            whose: partial(_queries_from, layer=layer, shift=shift, other=whose == _OTHER)
+            for whose in _ELSEWHERE
+        }
+        for layer in layers
+    }
+    again = AttentionAgain(model, queries)
+    listeners = {
+        pattern_hook(layer): again.listener(
+            partial(keep, layer=layer, whose=_OWN),
+            {whose: partial(keep, layer=layer, whose=whose) for whose in _ELSEWHERE},
+        )
+        for layer in layers
+    }
+    with again.opened():
+        stream(model, tokens, listeners, batch_size=batch_size)
+    return {key: np.concatenate(parts) for key, parts in found.items()}
+
+
+def _on_places(pattern: AttentionMaps, offset: int, shift: int) -> Weights:
+    """The mean weight on each of the three tokens, over queries for which all of them stand behind
+    the first token."""
+    places = (offset, offset + shift, offset + 2 * shift)
+    first = max(places) + 1
+    at = [pattern.diagonal(-back, -2, -1)[..., first - back :] for back in places]
+    means = reduce(torch.stack(at).float(), "offset b head query -> b head offset", "mean")
+    return means.cpu().double().numpy()
+
+
+@contextmanager
+def _queries_from(model: HookedModel, layer: int, shift: int, other: bool) -> Iterator[None]:
+    """While it is open, a layer's queries are made of what it reads elsewhere."""
+    taken = partial(_taken, shift=shift, other=other)
+    with read_changed(model, {layer: taken}, ("queries",)) as running:
+        yield
+    running.verify()
 
 
 def _looking(weights: Weights, seed: int) -> list[int]:

@@ -18,8 +18,8 @@ from experiments.heads.tokens import HeadTokens
 from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
 from experiments.variants.ablation import Ablation
 from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.again import AttentionAgain
 from nope_interp.models.losses import sequence_losses, unigram_losses
-from nope_interp.positions.alone import AloneAblated
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.progress import progress
@@ -30,6 +30,9 @@ from probes.bootstrap import SequenceBootstrap
 from probes.heads.detectors import HeadProbe
 from probes.heads.frequencies import FrequencyUsage
 from probes.scores import Score
+
+# What a layer's attention is under when it runs again, with no other layer ablated.
+_ALONE = "ablated alone"
 
 
 def read_cell(
@@ -161,7 +164,7 @@ def _read(
         return {"batch_size": batch_size, "description": label, "in_blocks": True, **further}
 
     conditions = {} if alone is None else alone.of_each_layer(layer_positions(model))
-    twice = AloneAblated(model, {layer: only.of for layer, only in conditions.items()})
+    twice = AttentionAgain(model, {layer: {_ALONE: of.of} for layer, of in conditions.items()})
     text, repeated = _listeners(model, tokens, readers, twice)
     copies: dict[str, Listener] = {
         pattern_hook(layer): partial(probe.read_copies, start=tokens.start, length=tokens.length)
@@ -183,7 +186,7 @@ def _read(
 
 
 def _listeners(
-    model: HookedModel, tokens: HeadTokens, readers: HeadReaders, twice: AloneAblated
+    model: HookedModel, tokens: HeadTokens, readers: HeadReaders, twice: AttentionAgain
 ) -> tuple[dict[str, Listener], dict[str, Listener]]:
     """Those on text, and those on repeated tokens."""
     rotated = on_rotated(model, {layer: usage.update for layer, usage in readers.usages.items()})
@@ -193,8 +196,8 @@ def _listeners(
         hook, ablated = pattern_hook(layer), readers.alone.get(layer)
         text[hook], repeated[hook] = _text_reader(tokens, probe), _repeated_reader(tokens, probe)
         if ablated is not None:
-            text[hook] = twice.listener(text[hook], _text_reader(tokens, ablated))
-            again = _repeated_reader(tokens, ablated)
+            text[hook] = twice.listener(text[hook], {_ALONE: _text_reader(tokens, ablated)})
+            again = {_ALONE: _repeated_reader(tokens, ablated)}
             repeated[hook] = twice.listener(repeated[hook], again)
     return text, repeated
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nope_interp as ni
-from experiments.heads.found_by import _far_seeing, _taken, finders
+from experiments.heads.found_by import _taken, far_seeing, finders
 from experiments.results.found_by import Finding, FoundBy
 from nope_interp import memory
 from nope_interp.constructions.barbero import positional_head
@@ -39,7 +39,7 @@ def texts(seed: int = 0) -> Tensor:
 
 
 def found(model: HookedTransformer, offset: int, shift: int = 5, batch_size: int = 5) -> Any:
-    return finders(model, texts(), offset, shift, batch_size=batch_size, seed=0)
+    return finders(model, texts(), [offset], shift, batch_size=batch_size, seed=0)[0]
 
 
 def bare(**changes: Any) -> HookedTransformer:
@@ -72,7 +72,7 @@ def test_theorem_2s_head_is_found_by_any_query() -> None:
     with torch.no_grad():
         model.blocks[1].attn.W_Q[0, 3:] = 0  # no content
     tokens = torch.cat([torch.zeros(N, 1, dtype=torch.long), 1 + texts()[:, 1:] % 63], dim=1)
-    table = finders(model, tokens, 0, 5, batch_size=12, seed=0)
+    (table,) = finders(model, tokens, [0], 5, batch_size=12, seed=0)
     row = table[table["layer"] == 1].iloc[0]
     assert row["word"] == FoundBy.ANY_QUERY
     # Weights e^m over their sum: 1 - 1/e on the last key.
@@ -195,17 +195,15 @@ def test_a_layer_whose_window_ends_before_is_left_out(tmp_path: Path) -> None:
     windows = {at.layer: at.window for at in layer_positions(lm.model)}
     short = [layer for layer, window in windows.items() if window is not None]
     assert 0 < len(short) < len(windows)
-    with pytest.warns(UserWarning, match="are left out"):
-        far = _far_seeing(lm.model, windows[short[0]])
-    assert far == [layer for layer in windows if layer not in short]
-    assert _far_seeing(lm.model, windows[short[0]] - 1) == [*windows]
+    assert far_seeing(lm.model, windows[short[0]]) == [at for at in windows if at not in short]
+    assert far_seeing(lm.model, windows[short[0]] - 1) == [*windows]
 
 
 def test_where_no_layer_sees_so_far_it_is_said(tmp_path: Path) -> None:
     lm = ni.load(save_folder(plain_model("mistral"), tmp_path))
     tokens = torch.randint(2, 60, (6, 60), generator=torch.Generator().manual_seed(0))
     with pytest.raises(UserError, match="no layer sees the token 50 back: give a smaller offset"):
-        finders(lm.model, tokens, 0, 25, batch_size=6, seed=0)
+        finders(lm.model, tokens, [0], 25, batch_size=6, seed=0)
 
 
 def test_memory_for_whole_maps_is_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +214,7 @@ def test_memory_for_whole_maps_is_asked_for_first(monkeypatch: pytest.MonkeyPatc
 
 def test_a_single_text_has_no_other() -> None:
     with pytest.raises(UserError, match="a single text has no other beside it"):
-        finders(bare(), texts()[:1], 0, 3, batch_size=4, seed=0)
+        finders(bare(), texts()[:1], [0], 3, batch_size=4, seed=0)
 
 
 def test_a_models_task_is_no_text(tmp_path: Path) -> None:
