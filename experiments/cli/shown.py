@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 # What a pipe or a file is given, where no terminal says how wide it is.
@@ -89,8 +89,9 @@ def _heads(config: Any, found: Any) -> Shown:
 
     table = tables.of_heads(found.heads, bool(found.info["ablation"]))
     shown = _with_table(found, "heads", _records(found.heads), table)
-    more = filter(None, [found.needing, found.by_own_rules])
-    return replace(shown, lines=[found.measured_on, *more, *shown.lines])
+    more = filter(None, [found.needing, *found.finding, found.by_own_rules])
+    value = {**shown.value, "finders": _records(found.finders)}
+    return Shown(value, [found.measured_on, *more, *shown.lines], shown.table)
 
 
 def _emergence(config: Any, found: Any) -> Shown:

@@ -10,6 +10,7 @@ from experiments.heads.causes import without_heads
 from experiments.heads.config import HeadsConfig
 from experiments.heads.found_by import found_by
 from experiments.heads.strongest import strongest_heads
+from experiments.results.found_by import SHIFT
 from experiments.variants.config import ProbingConfig
 from experiments.variants.notes import check_length
 from experiments.variants.variants import ModelVariant
@@ -89,7 +90,7 @@ class HeadsAsked:
         self,
         offset: int = 1,
         *,
-        shift: int = 8,
+        shift: int = SHIFT,
         n_sequences: int = 64,
         seq_len: int | None = None,
         seed: int = 0,

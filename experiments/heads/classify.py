@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from torch import Tensor
 
 from experiments.heads.cell import HeadCell, edge_rows
 from experiments.heads.checks import check_chance_levels, n_heads
 from experiments.heads.config import HeadsConfig
+from experiments.heads.found_by import MOST_TEXTS, MOST_TOKENS, finders_in_text
 from experiments.heads.judged import edges_of, judged_by, rows_of_run
 from experiments.heads.prompts import prompts_of
 from experiments.heads.reading import read_cell
@@ -25,7 +27,9 @@ from experiments.heads.rules import own_rules
 from experiments.heads.tokens import HeadTokens, head_tokens
 from experiments.probing.shards import Reader, read_once
 from experiments.report.heads_page import CHANCE
-from experiments.results.measurements import INTACT, RANDOM_INIT, table
+from experiments.results.found_by import rows_of_finders
+from experiments.results.measurements import INTACT, RANDOM_INIT, Row, table
+from experiments.runs.cells import Cell
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
 from experiments.runs.timing import seconds_a_sequence
@@ -43,11 +47,15 @@ from nope_interp.positions.layers import (
     layer_positions,
     rotary_frequencies,
 )
-from nope_interp.tasks.sources import Split
+from nope_interp.shapes import Sequences
+from nope_interp.tasks.sources import Split, TextSource
 from probes.heads.detectors import offset_chance
 
 # For estimates: forward passes whose time a cell takes, and how much more where layers are alone.
 _PASSES, _ALONE = 4.0, 2.0
+
+# What the cell is called in which layers run with queries of other places and texts.
+_QUERIES = "other queries"
 
 
 def classify_heads(
@@ -170,6 +178,9 @@ class _Reader(Reader[HeadsConfig]):
         found = {INTACT: cell(variant, INTACT, _INTACT, prompts, alone=alone, losses=True)}
         if name is not None:
             found[name] = cell(variant, name, ablation, prompts, losses=True)
+        begin = bool(tokens.start)
+        context = variant.context(config.experiment, config.seed, begin, tokens="")
+        finders, unread = self._finders(variant, tokens.text, context | {"tokens": "text"})
         nulls, untrained = self._nulls(variant, cell, {INTACT: _INTACT, name: ablation})
         judged = {
             title: judged_by(of.scores, nulls[title].scores if nulls else None, rules)
@@ -182,18 +193,23 @@ class _Reader(Reader[HeadsConfig]):
             "ablation": name,
             "own_rules": [vars(rule) for rule in rules],
             "prompts": [variant.token_strings(prompt) for prompt in prompts],
-            "notes": [*self.notes, *variant.how_read, *_notes(tokens, variant.model), *caveats],
+            "notes": [
+                *self.notes,
+                *variant.how_read,
+                *_notes(tokens, variant.model),
+                *unread,
+                *caveats,
+            ],
             "left_out": config.left_out,
         }
         if config.model is None:
             facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
-        begin = bool(tokens.start)
-        context = variant.context(config.experiment, config.seed, begin, tokens="")
         rows = [
             *rows_of_run(context, found, nulls, untrained, judged),
             *edge_rows(edges_of(variant.model, judged[INTACT].labels), context),
         ]
-        return Made(table(rows), _arrays(config, variant.model, found), facts)
+        measurements = pd.concat([table(rows), finders], ignore_index=True)
+        return Made(measurements, _arrays(config, variant.model, found), facts)
 
     def _announce(self, variant: ModelVariant, name: str | None, tokens: HeadTokens) -> None:
         """Say what will be read, and how long it should take by one pass of the model."""
@@ -207,7 +223,27 @@ class _Reader(Reader[HeadsConfig]):
         for condition in (INTACT, name) if self._reads_untrained(variant.model) else ():
             if condition is not None:
                 weights[_title(RANDOM_INIT, condition)] = passes
+        if _finds_in_text(variant):
+            read = min(len(tokens.text), MOST_TEXTS) * min(tokens.length, MOST_TOKENS)
+            weights[_title(variant.kind, _QUERIES)] = _PASSES * read / tokens.length
         self.steps.plan(weights, seconds_a_sequence(variant.model, tokens.text))
+
+    def _finders(
+        self, variant: ModelVariant, text: Sequences, context: Row
+    ) -> tuple[pd.DataFrame, list[str]]:
+        """Rows of what leads heads to their tokens in text; a note where it cannot be read."""
+        if not _finds_in_text(variant):
+            return table([]), []
+
+        def read() -> Cell:
+            size, seed = self.config.batch_size, self.config.seed
+            found = finders_in_text(variant.model, text, batch_size=size, seed=seed)
+            return Cell(table(rows_of_finders(found, min(len(text), MOST_TEXTS), context)))
+
+        try:
+            return self.cells.get(_title(variant.kind, _QUERIES), read).rows, []
+        except UserError as error:
+            return table([]), [f"How heads find their tokens was not read: {error}"]
 
     def _nulls(
         self,
@@ -268,6 +304,11 @@ class _Reader(Reader[HeadsConfig]):
             spec=variant.spec,
         )
         return HeadCell.of_arrays(self.cells.arrays(kept, lambda: read().arrays()))
+
+
+def _finds_in_text(variant: ModelVariant) -> bool:
+    """Whether a model reads text: examples of a task have tokens in common, at the same places."""
+    return isinstance(variant.sources[0], TextSource)
 
 
 def _title(kind: str, condition: str, alone: bool = False) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from experiments.heads.checks import check_chance_levels
 from experiments.heads.config import HeadsConfig
-from experiments.results.found_by import Finding
+from experiments.results.found_by import SHIFT, TOKENS, Finding
 from experiments.results.position_use import Interval
 from experiments.results.worth import WORTH_NAMING
 from experiments.variants.variants import ModelVariant
@@ -43,6 +43,9 @@ from probes.bootstrap import ArrayFunction, NamedBootstrap
 
 # Of each head, on the token, on that `shift` and on that twice `shift` further back.
 Weights = Float[np.ndarray, "sequence head offset"]
+
+# Whole maps of attention are made: a classification reads no more of each text, nor more texts.
+MOST_TEXTS, MOST_TOKENS = 24, 256
 
 # Whose queries a layer runs with.
 _OWN = "own"
@@ -93,6 +96,29 @@ def found_by(variant: ModelVariant, config: HeadsConfig, offset: int, shift: int
             f"back than on that {2 * shift} further back: choose another offset, or shift."
         )
     return table
+
+
+def finders_in_text(
+    model: HookedModel, text: Sequences, *, batch_size: int, seed: int
+) -> dict[str, pd.DataFrame]:
+    """What leads heads to the token before, and to their own, as a classification reads it.
+
+    Args:
+        model: a HookedTransformer or a bridge, in evaluation mode.
+        text: `[sequence pos]`; the first of them are read, and of long ones the beginning.
+        batch_size: sequences in a forward pass.
+        seed: of the bootstrap.
+
+    Returns:
+        The table of `finders` for each token of `experiments.results.found_by.TOKENS`.
+
+    Raises:
+        UserError: as `finders`, and for too short sequences.
+    """
+    short = text[:MOST_TEXTS, :MOST_TOKENS]
+    check_long_enough(short.shape[1], max(TOKENS.values()), SHIFT)
+    found = finders(model, short, [*TOKENS.values()], SHIFT, batch_size=batch_size, seed=seed)
+    return dict(zip(TOKENS, found, strict=True))
 
 
 def finders(
@@ -151,10 +177,21 @@ def _check(config: HeadsConfig, offset: int, shift: int) -> None:
     for name, given, least in (("offset", offset, 0), ("shift", shift, 1)):
         if not isinstance(given, Integral) or given < least:
             raise UserError(f"{name} is {given!r}: give a whole number from {least}.")
+    check_long_enough(config.seq_len, offset, shift)
+
+
+def check_long_enough(seq_len: int, offset: int, shift: int) -> None:
+    """Raise UserError for sequences in which no query has its three tokens before it.
+
+    Args:
+        seq_len: tokens in each.
+        offset: how far back the token stands.
+        shift: how much earlier a query is taken from.
+    """
     needed = offset + 2 * shift + 2
-    if config.seq_len < needed:
+    if seq_len < needed:
         raise UserError(
-            f"sequences of {config.seq_len} tokens are too short for a token {offset} back and "
+            f"sequences of {seq_len} tokens are too short for a token {offset} back and "
             f"queries from {shift} earlier: give at least {needed} tokens, or a smaller shift."
         )
 

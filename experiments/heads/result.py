@@ -10,6 +10,7 @@ import pandas as pd
 
 from experiments.report.heads_page import CHANCE, HeadsReportData, render_heads
 from experiments.results import heads as tables
+from experiments.results.found_by import finders_table, told
 from experiments.results.markdown import markdown_table
 from experiments.results.measurements import INTACT
 from experiments.runs.finished import FinishedRun, Picture, chosen
@@ -28,13 +29,19 @@ class HeadClassification(FinishedRun):
     needs_info: ClassVar[Set[str]] = frozenset(
         {"model", "positions", "ablation", "notes", "prompts", "own_rules", "config", "command"}
     )
-    leads_to: ClassVar[tuple[str, ...]] = (".heads",)
+    leads_to: ClassVar[tuple[str, ...]] = (".heads", ".finders")
 
     @cached_property
     def heads(self) -> pd.DataFrame:
         """One row for each head: label, confidence, p-values, every score, and what the ablation
         leaves of it."""
         return tables.heads_table(self.measurements, self.info["ablation"])
+
+    @cached_property
+    def finders(self) -> pd.DataFrame:
+        """What leads heads to the token before, or to their own: one row for each head and token,
+        as `heads_find_by` has them."""
+        return finders_table(self.measurements)
 
     @property
     def headline(self) -> str:
@@ -45,6 +52,12 @@ class HeadClassification(FinishedRun):
     def needing(self) -> str:
         """Which heads need positions, a sentence; "" where no head does, or none were ablated."""
         return tables.positional_heads(self.heads, self.info["ablation"])
+
+    @property
+    def finding(self) -> list[str]:
+        """How many heads find the token before, and how many their own, by what: a sentence each,
+        where any head looks there."""
+        return told(self.finders)
 
     @property
     def by_own_rules(self) -> str:
@@ -120,6 +133,7 @@ class HeadClassification(FinishedRun):
             brief=tables.measured_in_brief(measurements, ablation, self._task),
             measurements=measurements,
             heads=self.heads,
+            finders=self.finders,
             metrics=tables.head_metrics(measurements),
             conditions=conditions,
             losses=tables.losses(measurements),

@@ -24,14 +24,22 @@ The rule was written after the heads of one model had been seen (docs/findings.m
 Afterwards the third token was brought in, and *any query* had to hold for both texts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 
+import pandas as pd
+
+from experiments.results.measurements import Row
 from experiments.results.position_use import Interval
 
 # The share that makes a word.
 DECIDES = 0.5
+# How much earlier other queries are taken from, unless it is said.
+SHIFT = 8
+# The tokens that a classification asks about, and how far back they stand.
+TOKENS = {"previous": 1, "own": 0}
 
 
 class FoundBy(StrEnum):
@@ -41,6 +49,23 @@ class FoundBy(StrEnum):
     PLACE = "the place"
     TEXT = "its text"
     NONE = "none alone"
+
+
+# The shares, and the word that each makes.
+SHARES = {"any_query": FoundBy.ANY_QUERY, "place": FoundBy.PLACE, "text": FoundBy.TEXT}
+
+# What the rows of the tidy table are kept under, by token, and the columns of each metric.
+_PROBES = {"previous": "finds the previous token", "own": "finds its own token"}
+_ATTENTION = "attention"
+_METRICS = {
+    _ATTENTION: ("value", "ci_low", "ci_high"),
+    **{name: (name, f"{name}_low", f"{name}_high") for name in SHARES},
+}
+_LOOKS_AT = {
+    "previous": ("the token before", "the token before"),
+    "own": ("their own token", "its own token"),
+}
+_OF_MANY = {FoundBy.TEXT: "their text"}
 
 
 @dataclass(frozen=True)
@@ -60,19 +85,88 @@ class Finding:
     @property
     def word(self) -> FoundBy:
         """By the table above."""
-        for share, word in (
-            (self.any_query, FoundBy.ANY_QUERY),
-            (self.place, FoundBy.PLACE),
-            (self.text, FoundBy.TEXT),
-        ):
-            if share[1] >= DECIDES:
+        for name, word in SHARES.items():
+            _, low, _ = getattr(self, name)
+            if low >= DECIDES:
                 return word
         return FoundBy.NONE
 
-    def columns(self) -> Mapping[str, float | str]:
+    def columns(self) -> Row:
         """A row of the table: the word, and each share with its interval."""
-        row: dict[str, float | str] = {"word": str(self.word)}
-        for name in ("any_query", "place", "text"):
+        row: Row = {"word": str(self.word)}
+        for name in SHARES:
             value, low, high = getattr(self, name)
             row |= {name: value, f"{name}_low": low, f"{name}_high": high}
         return row
+
+
+def rows_of_finders(found: Mapping[str, pd.DataFrame], n: int, context: Row) -> Iterator[Row]:
+    """The numbers as rows of the tidy table; `finders_table` reads them back.
+
+    Args:
+        found: by token of `TOKENS`, a table with one row for each head that looks there.
+        n: how many texts were read.
+        context: fills the columns that are the same in all rows.
+
+    Returns:
+        Its attention, and each share, of every head.
+    """
+    for token, heads in found.items():
+        for head in heads.to_dict("records"):
+            where = {"layer": head["layer"], "head": head["head"], "site": "queries"}
+            here = {**context, **where, "probe": _PROBES[token], "chance": float("nan"), "n": n}
+            for metric, names in _METRICS.items():
+                value, low, high = (head[name] for name in names)
+                yield {**here, "metric": metric, "value": value, "ci_low": low, "ci_high": high}
+
+
+def finders_table(measurements: pd.DataFrame) -> pd.DataFrame:
+    """What leads heads to the tokens that they look at, from the tidy table alone.
+
+    Args:
+        measurements: the tidy table.
+
+    Returns:
+        One row for each head and token, "previous" or "own": token, layer, head, the attention
+        there (value) with its interval, the word, and the shares with theirs. The strongest of a
+        token come first.
+    """
+    found = []
+    for token, probe in _PROBES.items():
+        rows = measurements[measurements["probe"] == probe]
+        heads = []
+        for (layer, head), of in rows.groupby(["layer", "head"]):
+            numbers = of.set_index("metric")[["value", "ci_low", "ci_high"]]
+            value, low, high = numbers.loc[_ATTENTION]
+            shares = Finding(**{name: tuple(numbers.loc[name]) for name in SHARES})
+            where = {"token": token, "layer": layer, "head": head}
+            heads.append({**where, "value": value, "ci_low": low, "ci_high": high})
+            heads[-1] |= shares.columns()
+        found += sorted(heads, key=itemgetter("value"), reverse=True)
+    nothing = Finding(*[(0.0, 0.0, 0.0)] * len(SHARES)).columns()
+    columns = ["token", "layer", "head", *_METRICS[_ATTENTION], *nothing]
+    return pd.DataFrame(found, columns=columns)
+
+
+def told(finders: pd.DataFrame) -> list[str]:
+    """How many heads find the token before, and how many their own, by what.
+
+    Args:
+        finders: what `finders_table` gives.
+
+    Returns:
+        A sentence for each token that any head looks at.
+    """
+    by_token = finders.groupby("token")["word"]
+    return [
+        _sentence(token, by_token.get_group(token)) for token in TOKENS if token in by_token.groups
+    ]
+
+
+def _sentence(token: str, words: "pd.Series[str]") -> str:
+    many, one = _LOOKS_AT[token]
+    if len(words) == 1:
+        return f"1 head looks at {one} and finds it by {words.iloc[0]}."
+    counts = [(word, int((words == word).sum())) for word in FoundBy]
+    parts = [f"{n} by {_OF_MANY.get(word, word)}" for word, n in counts if n]
+    return f"{len(words)} heads look at {many} and find it: {', '.join(parts)}."

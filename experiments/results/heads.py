@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.results.found_by import finders_table
 from experiments.results.measurements import INTACT, LOSS, Row
 from probes.head_rules import NONE
 
@@ -50,6 +51,8 @@ def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFram
         "settled_at": _settled_at(intact),
         "retention_whole_model": _of(ablated, "retention, whole model")["value"],
     }
+    words = finders_table(measurements).set_index(["layer", "head"]).groupby("token")["word"]
+    columns |= {f"{token}_found_by": of for token, of in words}
     if (intact["probe"] == "own label").any():
         columns["own_label"] = _of(intact, "own label")["metric"]
         columns["own_ablated_label"] = _of(ablated, "own label")["metric"]

@@ -254,12 +254,25 @@ function setUpCircuit(section) {
   $(".csv", section).addEventListener("click", () => saveCsv("composition", ["from", "to", "k_composition", "chance"], strongest.map((e) => [e.from, e.to, e.score, e.chance])));
 }
 
-// A table cell that leads to a head. Inside a notebook's frame the address alone would not.
+// A table cell that leads to a head.
 function headLink(name) {
   const cell = element("td"), link = element("a", name, { href: `#${name}` });
-  link.addEventListener("click", (event) => { event.preventDefault(); event.stopPropagation(); select(numberOf.get(name), true); });
+  leadToHead(link);
   cell.append(link);
   return cell;
+}
+
+// Inside a notebook's frame the address alone would not lead there.
+function leadToHead(link) {
+  const name = link.hash.slice(1);
+  link.addEventListener("click", (event) => { event.preventDefault(); event.stopPropagation(); select(numberOf.get(name), true); });
+}
+
+// ---------------------------------------------------------------- what leads heads to their token
+
+function setUpFinders(section) {
+  $$(".to-head", section).forEach(leadToHead);
+  $(".csv", section).addEventListener("click", () => saveCsv("finders", page.finders.columns, page.finders.rows));
 }
 
 // ---------------------------------------------------------------- table of heads
@@ -300,6 +313,7 @@ if (column.name.length) {
   if (page.frequencies) whenSeen($("#frequencies figure"), "plotly", () => setUpFrequencies($("#frequencies")));
   if (page.settling.length) whenSeen($("#settling figure"), "plotly", () => setUpSettling($("#settling")));
   if (page.edges.length) setUpCircuit($("#circuit"));
+  if (page.finders.rows.length) setUpFinders($("#finders"));
   // The surest of the labelled heads first, unless the address names one.
   const sureness = (i) => column.label[i] === null || column.label[i] === PLAIN ? -1 : column.confidence[i] ?? 0;
   const surest = [...column.name.keys()].reduce((best, i) => sureness(i) > sureness(best) ? i : best, 0);

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nope_interp as ni
+from experiments import HeadsConfig, classify_heads
 from experiments.heads.found_by import _taken, far_seeing, finders
-from experiments.results.found_by import Finding, FoundBy
+from experiments.results.found_by import Finding, FoundBy, told
 from nope_interp import memory
 from nope_interp.constructions.barbero import positional_head
 from nope_interp.constructions.kazemnejad import counting_config, relative_position
@@ -26,7 +28,7 @@ from nope_interp.positions.layers import layer_positions
 from nope_interp.streams import read_at
 from nope_interp.tasks.registry import make_task
 from tests.gemma import first_blocks
-from tests.huggingface import plain_model, save_folder
+from tests.huggingface import plain_model, save_folder, words
 
 LENGTH, N = 32, 13
 SIZES = {"n_layers": 1, "d_model": 64, "n_heads": 1, "d_vocab": 64, "n_ctx": LENGTH}
@@ -235,6 +237,61 @@ def test_nonsense_is_one_sentence(tmp_path: Path) -> None:
     untrained = ni.load(save_model(drawn, tmp_path / "model.safetensors", task="text"))
     with pytest.raises(UserError, match=r"no head of .* surely puts a tenth"):
         untrained.heads_find_by(1, n_sequences=16, seq_len=32)
+
+
+def test_a_classification_has_what_is_asked_of_the_model(tmp_path: Path) -> None:
+    """The same texts, read beside all else; it comes back from the run's folder."""
+    run = classify_heads(out=tmp_path, quick=True, show_progress=False)
+    asked = ni.load().heads_find_by(0, n_sequences=16)
+    own = run.finders[run.finders["token"] == "own"].drop(columns="token")
+    pd.testing.assert_frame_equal(own.reset_index(drop=True), asked, check_dtype=False)
+    by = asked.set_index(["layer", "head"])["word"]
+    table = run.heads.set_index(["layer", "head"])["own_found_by"].dropna()
+    assert table.to_dict() == by.to_dict()
+    assert f"{len(asked)} heads look at their own token" in " ".join(run.finding)
+
+
+def test_what_a_classification_cannot_ask_is_a_note(tmp_path: Path) -> None:
+    """Every layer's window ends before; the labels are there all the same."""
+    text = tmp_path / "text.txt"
+    text.write_text(words(4000), encoding="utf-8")
+    config = HeadsConfig(
+        model=str(save_folder(plain_model("mistral"), tmp_path / "model")),
+        text=str(text),
+        seq_len=40,
+        n_sequences=16,
+        quick=True,
+    )
+    run = classify_heads(config, out=tmp_path, show_progress=False)
+    assert run.finders.empty
+    assert run.finding == []
+    said = "How heads find their tokens was not read: no layer sees the token 17 back"
+    assert any(note.startswith(said) for note in run.info["notes"])
+    assert len(run.heads)
+
+
+def test_examples_of_a_task_are_not_asked(tmp_path: Path) -> None:
+    shipped = Path(__file__).parents[3] / "examples" / "copy-rsc.safetensors"
+    asked = HeadsConfig(
+        model=str(shipped), task="copy-rsc", lengths=(2, 8), seq_len=36, n_sequences=16, quick=True
+    )
+    assert classify_heads(asked, out=tmp_path, show_progress=False).finders.empty
+
+
+@given(st.lists(st.sampled_from(list(FoundBy)), max_size=5), st.integers(0, 3))
+def test_a_sentence_counts_heads_by_their_word(found: list[FoundBy], n_before: int) -> None:
+    tokens = ["previous"] * n_before + ["own"] * len(found)
+    table = pd.DataFrame({"token": tokens, "word": [FoundBy.PLACE] * n_before + found})
+    said = told(table)
+    assert len(said) == bool(n_before) + bool(found)
+    for sentence, of in zip(said, filter(None, ([FoundBy.PLACE] * n_before, found)), strict=True):
+        plural = sentence.replace("their text", "its text")
+        if len(of) > 1:
+            assert sentence.startswith(f"{len(of)} heads look at")
+            assert all(f"{of.count(word)} by {word}" in plural for word in of)
+        else:
+            assert sentence.startswith("1 head looks at")
+            assert sentence.endswith(f"finds it by {of[0]}.")
 
 
 @pytest.mark.slow

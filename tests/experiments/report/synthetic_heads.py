@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.heads_page import HeadsReportData
+from experiments.results.found_by import Finding
 from experiments.results.measurements import COLUMNS
 
 HOSTILE = "</script><script>document.title='x'</script>"
@@ -85,6 +86,7 @@ def synthetic_heads(
         "brief": "Loss 3.10, chance 5.50 nats per token.",
         "measurements": _measurements(heads, conditions),
         "heads": heads,
+        "finders": _finders(n_layers),
         "metrics": list(METRICS),
         "conditions": conditions,
         "losses": _losses(conditions),
@@ -120,6 +122,27 @@ def synthetic_heads(
         },
     }
     return HeadsReportData(**(fields | changes))
+
+
+def _finders(n_layers: int) -> pd.DataFrame:
+    """Of heads in the last layer: by each word, and with shares that pass the scale's two ends."""
+    shares = {
+        "previous": [(1.04, -0.02, 0.0), (0.1, 0.7, 0.1), (0.3, 0.1, 0.3)],
+        "own": [(0.05, 0.01, 0.93), (-0.2, 0.6, 0.9)],
+    }
+    rows = []
+    for token, of_heads in shares.items():
+        for head, found in enumerate(of_heads):
+            where = {"token": token, "layer": n_layers - 1, "head": head}
+            attention = dict(
+                zip(("value", "ci_low", "ci_high"), _near(0.6 - head / 10), strict=True)
+            )
+            rows.append({**where, **attention, **Finding(*map(_near, found)).columns()})
+    return pd.DataFrame(rows)
+
+
+def _near(value: float) -> tuple[float, float, float]:
+    return value, value - 0.02, value + 0.02
 
 
 def _kinds(rng: np.random.Generator, layer: int, n_layers: int, n_heads: int) -> np.ndarray:

@@ -4,6 +4,7 @@ import base64
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -197,6 +198,29 @@ def test_losses_of_both_conditions_stand_side_by_side(page: Page) -> None:
     assert "text intact 3.1 2.95 to 3.25 10.8 32 rotary:none 4.6 4.45 to 4.75 10.8 32" in words
 
 
+def test_what_leads_heads_stands_in_bars_and_words(page: Page) -> None:
+    words = " ".join(" ".join(page.words).split())
+    assert "3 heads look at the token before and find it: 1 by any query, 1 by the place" in words
+    assert "L3H1 0.5 [0.48, 0.52] the place 10% [8%, 12%] 70%" in words
+    bars = [a for tag, a in page.elements if tag == "rect" and "data-share" in a]
+    assert len(bars) == 3 * 5
+    for start in range(0, len(bars), 3):
+        of_head = bars[start : start + 3]
+        begins, widths = ([float(str(bar[name])) for bar in of_head] for name in ("x", "width"))
+        # Each begins where the one before ends, and none passes the scale.
+        assert begins == pytest.approx([0, widths[0], widths[0] + widths[1]])
+        assert min(widths) >= 0
+        assert sum(widths) <= 100 + 1e-9
+
+
+def test_the_download_has_heads_that_the_page_leaves_out(report: HeadsReportData) -> None:
+    many = pd.concat([report.finders] * 10, ignore_index=True)
+    page = Page(render_heads(changed(report, finders=many)))
+    assert len(page.data["finders"]["rows"]) == len(many) == 50
+    words = " ".join(" ".join(page.words).split())
+    assert "The 20 strongest are shown; the CSV has all." in words
+
+
 def test_the_whole_table_is_in_the_page(report: HeadsReportData, page: Page) -> None:
     table = page.data["table"]
     values = {column["name"]: column["values"] for column in table["columns"]}
@@ -213,7 +237,7 @@ def ids(page: Page) -> set[str]:
     return {str(attributes["id"]) for _, attributes in page.elements if "id" in attributes}
 
 
-OPTIONAL = {"loss", "attention", "usage", "frequencies", "circuit", "settling", "rules"}
+OPTIONAL = {"finders", "loss", "attention", "usage", "frequencies", "circuit", "settling", "rules"}
 
 
 def test_what_a_run_lacks_is_not_there() -> None:
@@ -226,6 +250,7 @@ def test_what_a_run_lacks_is_not_there() -> None:
         losses=[],
         rules=[],
         settling=[],
+        finders=synthetic_heads().finders.iloc[:0],
     )
     page = Page(render_heads(data))
     assert not ids(page) & OPTIONAL

@@ -456,6 +456,18 @@ def test_the_circuit_shows_scores_and_opens_heads(shared: Browser, report: Heads
     assert float(rows[0][2]) == pytest.approx(strongest["score"], rel=1e-4)
 
 
+def test_what_leads_heads_is_saved_and_its_links_open_them(
+    shared: Browser, report: HeadsReportData
+) -> None:
+    shared.click("#finders tbody tr:nth-child(2) .to-head")
+    assert title(shared).startswith("L3H1")
+    header, *rows = shared.download("#finders .csv")
+    assert header == list(report.finders.columns)
+    assert [row[header.index("word")] for row in rows] == report.finders["word"].tolist()
+    place = [float(row[header.index("place")]) for row in rows]
+    np.testing.assert_allclose(place, report.finders["place"])
+
+
 def test_labels_settle_with_the_number_of_sequences(
     shared: Browser, report: HeadsReportData
 ) -> None:
