@@ -284,9 +284,9 @@ def of_listed(claims: pd.DataFrame) -> Table:
     """
     rows = []
     for row in claims.to_dict("records"):
-        absent, exact = pd.isna(row["value"]), row["sees"] == 0
+        absent, still = pd.isna(row["value"]), row["sees"] == 0
         number = "–" if absent else _number(row)
-        over = "–" if absent else "exact" if exact else f"{row['n']} {row['over']}"
+        over = "–" if absent else "no spread" if still else f"{row['n']} {row['over']}"
         effects = ["–" if pd.isna(row[of]) else f"{row[of]:.2g}" for of in ("sees", "matters")]
         rows.append([row["claim"], _worded(row["status"]), number, over, " / ".join(effects)])
     columns = ["claim", "came out", "measured [95% interval]", "over", "sees / matters"]
