@@ -12,6 +12,7 @@ from matplotlib.figure import Figure as Drawn
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from experiments.report.finders import finder_groups
 from experiments.report.heads_page import (
     CHANCE,
     MOST_TOKENS,
@@ -34,12 +35,15 @@ from experiments.report.paper.drawing import (
 )
 from experiments.report.paper.findings import of_figure
 from experiments.results.findings import Figure, Panel, Series
+from experiments.results.found_by import SHARES
 from nope_interp.errors import unknown_name
 from probes.head_rules import NONE
 
 _ENDS = ("from", "to")
 # More edges than this hide one another.
 _MOST_EDGES = 60
+# Inches of a head's bar.
+_BAR = 0.17
 _FREQUENCY = "rank of the frequency, highest first"
 
 
@@ -70,6 +74,8 @@ def of_heads(data: HeadsReportData, head: str | None = None) -> dict[str, Drawin
         found += [_usage(ordered, layer, nth), _frequencies(ordered)]
     if data.edges:
         found.append(_circuit(data))
+    if len(data.finders):
+        found.append(_finders(data.finders))
     return {drawing.name: drawing for drawing in found}
 
 
@@ -239,3 +245,27 @@ def _circuit(data: HeadsReportData) -> Drawing:
         legend(drawn)
 
     return Drawing("circuit", draw, (PAGE, ROW + 0.5))
+
+
+def _finders(finders: pd.DataFrame) -> Drawing:
+    """What leads heads to their token: a bar for each head, with the word beside its name."""
+    groups = finder_groups(finders)
+    colours = dict(zip(SHARES, COLOURS, strict=False))
+    most = max(len(group["rows"]) for group in groups)
+
+    def draw(drawn: Drawn) -> None:
+        for axis, group in zip(grid(drawn, len(groups)), groups, strict=True):
+            for nth, row in enumerate(group["rows"]):
+                axis.barh(nth, 100, color="0.92")
+                for bar in row["bars"]:
+                    axis.barh(nth, bar["width"], left=bar["x"], color=colours[bar["name"]])
+            names = [f"{row['name']}, {row['word']}" for row in group["rows"]]
+            axis.set_yticks(range(len(names)), names)
+            axis.set_ylim(most - 0.5, -0.5)
+            axis.set_xlim(0, 100)
+            axis.set_title(group["title"], loc="left")
+            axis.set_xlabel("% of the attention there")
+        keys = [Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
+        below(drawn, keys, [*SHARES.values()])
+
+    return Drawing("finders", draw, (PAGE if len(groups) > 1 else COLUMN, 1.2 + _BAR * most))

@@ -36,7 +36,25 @@ def test_every_figure_that_the_page_saves_has_a_name(report: HeadsReportData) ->
     for name, button in marks:
         ids |= {last} if button else set()
         last = name or last
-    assert {_CALLED.get(name, name) for name in ids} == set(of_heads(report))
+    # Bars of what leads heads stand in the cells of a table there.
+    assert {_CALLED.get(name, name) for name in ids} | {"finders"} == set(of_heads(report))
+
+
+def test_bars_have_the_shares_and_heads_their_word(report: HeadsReportData) -> None:
+    axes = drawn(of_heads(report)["finders"]).axes
+    for axis, token in zip(axes, ("previous", "own"), strict=True):
+        rows = report.finders[report.finders["token"] == token]
+        names = [label.get_text() for label in axis.get_yticklabels()]
+        assert [name.split(", ") for name in names] == [
+            [f"L{row.layer}H{row.head}", row.word] for row in rows.itertuples()
+        ]
+        widths = [patch.get_width() for patch in axis.patches]
+        for nth, row in enumerate(rows.itertuples()):
+            whole, *shares = widths[4 * nth : 4 * nth + 4]
+            assert whole == 100
+            # What would end beyond the scale is cut there.
+            assert shares[0] == pytest.approx(100 * min(max(row.any_query, 0), 1))
+            assert sum(shares) <= 100 + 1e-9
 
 
 def test_figures_of_one_head_have_its_numbers(report: HeadsReportData) -> None:
