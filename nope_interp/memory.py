@@ -224,7 +224,9 @@ def free_beside(model: HookedModel | nn.Module) -> float:
 def free_bytes(device: torch.device) -> float:
     """The memory that a device has left; infinite where that is not told."""
     if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
+        # What torch keeps for later tensors counts as used there.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + kept)
     if device.type != "cpu" or not _MEMINFO.is_file():
         return float("inf")
     told = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())

@@ -90,7 +90,7 @@ def _heads(config: Any, found: Any) -> Shown:
     table = tables.of_heads(found.heads, bool(found.info["ablation"]))
     shown = _with_table(found, "heads", _records(found.heads), table)
     more = filter(None, [found.needing, *found.finding, found.by_own_rules])
-    value = {**shown.value, "finders": _records(found.finders)}
+    value = {**shown.value, "finding": found.finding, "finders": _records(found.finders)}
     return Shown(value, [found.measured_on, *more, *shown.lines], shown.table)
 
 

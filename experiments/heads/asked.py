@@ -97,8 +97,9 @@ class HeadsAsked:
     ) -> pd.DataFrame:
         """How do heads find the token so far back: by any query, the place, or their text?
 
-        Queries of an earlier place, of another text, or of both stand in for a head's own, in one
-        layer at a time; nothing is fitted. `experiments.results.found_by` has the rules.
+        Queries of an earlier place, of the same text or of another, stand in for a head's own, and
+        all other layers stay as they are; nothing is fitted. `experiments.results.found_by` has the
+        rules.
 
         Args:
             offset: how far back the token stands; 0 for a head's own.

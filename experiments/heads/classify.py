@@ -18,7 +18,12 @@ from torch import Tensor
 from experiments.heads.cell import HeadCell, edge_rows
 from experiments.heads.checks import check_chance_levels, n_heads
 from experiments.heads.config import HeadsConfig
-from experiments.heads.found_by import MOST_TEXTS, MOST_TOKENS, finders_in_text
+from experiments.heads.found_by import (
+    MOST_TEXTS,
+    MOST_TOKENS,
+    finders_in_text,
+    left_out_of_finders,
+)
 from experiments.heads.judged import edges_of, judged_by, rows_of_run
 from experiments.heads.prompts import prompts_of
 from experiments.heads.reading import read_cell
@@ -197,9 +202,10 @@ class _Reader(Reader[HeadsConfig]):
                 *self.notes,
                 *variant.how_read,
                 *_notes(tokens, variant.model),
-                *unread,
+                *filter(None, [unread, left_out_of_finders(variant.model)]),
                 *caveats,
             ],
+            "finders_unread": unread,
             "left_out": config.left_out,
         }
         if config.model is None:
@@ -230,20 +236,25 @@ class _Reader(Reader[HeadsConfig]):
 
     def _finders(
         self, variant: ModelVariant, text: Sequences, context: Row
-    ) -> tuple[pd.DataFrame, list[str]]:
-        """Rows of what leads heads to their tokens in text; a note where it cannot be read."""
+    ) -> tuple[pd.DataFrame, str]:
+        """Rows of what leads heads to their tokens in text, or a sentence on why there are none."""
         if not _finds_in_text(variant):
-            return table([]), []
+            return table([]), "How heads find their tokens is read in text, not in tasks."
 
         def read() -> Cell:
             size, seed = self.config.batch_size, self.config.seed
-            found = finders_in_text(variant.model, text, batch_size=size, seed=seed)
+            try:
+                found = finders_in_text(variant.model, text, batch_size=size, seed=seed)
+            except UserError as error:
+                raise _Unread(f"How heads find their tokens was not read: {error}") from error
             return Cell(table(rows_of_finders(found, min(len(text), MOST_TEXTS), context)))
 
+        title = _title(variant.kind, _QUERIES)
         try:
-            return self.cells.get(_title(variant.kind, _QUERIES), read).rows, []
-        except UserError as error:
-            return table([]), [f"How heads find their tokens was not read: {error}"]
+            return self.cells.get(title, read).rows, ""
+        except _Unread as error:
+            self.steps.done(title, kept=True)
+            return table([]), str(error)
 
     def _nulls(
         self,
@@ -304,6 +315,10 @@ class _Reader(Reader[HeadsConfig]):
             spec=variant.spec,
         )
         return HeadCell.of_arrays(self.cells.arrays(kept, lambda: read().arrays()))
+
+
+class _Unread(UserError):
+    """What leads heads to their tokens cannot be read in this model; all else can."""
 
 
 def _finds_in_text(variant: ModelVariant) -> bool:

@@ -22,7 +22,7 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.heads.checks import check_chance_levels
+from experiments.heads.checks import check_attention, check_chance_levels
 from experiments.heads.config import HeadsConfig
 from experiments.results.found_by import SHIFT, TOKENS, Finding
 from experiments.results.position_use import Interval
@@ -81,14 +81,9 @@ def found_by(variant: ModelVariant, config: HeadsConfig, offset: int, shift: int
     tokens = source.sequences(
         config.n_sequences, length, begin_token=begin, split="held_out", seed=seed
     )
-    far, size = far_seeing(variant.model, offset + 2 * shift), config.batch_size
-    short = [layer for layer in range(variant.model.cfg.n_layers) if layer not in far]
-    if short:
-        warnings.warn(
-            f"windows of {layer_ranges(short)} end before the token {offset + 2 * shift} back: "
-            "they are left out.",
-            stacklevel=3,
-        )
+    back, size = offset + 2 * shift, config.batch_size
+    if short := _short_windows(variant.model, back):
+        warnings.warn(short, stacklevel=3)
     (table,) = finders(variant.model, tokens, [offset], shift, batch_size=size, seed=seed)
     if table.empty:
         raise UserError(
@@ -113,12 +108,21 @@ def finders_in_text(
         The table of `finders` for each token of `experiments.results.found_by.TOKENS`.
 
     Raises:
-        UserError: as `finders`, and for too short sequences.
+        UserError: as `finders`.
     """
-    short = text[:MOST_TEXTS, :MOST_TOKENS]
-    check_long_enough(short.shape[1], max(TOKENS.values()), SHIFT)
-    found = finders(model, short, [*TOKENS.values()], SHIFT, batch_size=batch_size, seed=seed)
+    short, offsets = text[:MOST_TEXTS, :MOST_TOKENS], [*TOKENS.values()]
+    found = finders(model, short, offsets, SHIFT, batch_size=batch_size, seed=seed)
     return dict(zip(TOKENS, found, strict=True))
+
+
+def left_out_of_finders(model: HookedModel) -> str:
+    """Which layers a classification does not ask, a sentence; "" where it asks all.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+    """
+    left_out = _short_windows(model, max(TOKENS.values()) + 2 * SHIFT)
+    return left_out and f"How heads find their tokens: {left_out}"
 
 
 def finders(
@@ -150,10 +154,15 @@ def finders(
     Raises:
         UserError: for a single sequence, for too long ones, and where no layer sees so far back.
     """
+    check_attention(model)
     size = _batch(len(tokens), batch_size)
+    at_once = partial(forward_bytes, model, min(size, len(tokens)))
+    far = {offset: _far_seeing(model, offset + 2 * shift) for offset in offsets}
+    if not any(far.values()):
+        nearest = min(offsets) + 2 * shift
+        raise UserError(f"no layer sees the token {nearest} back: give a smaller offset, or shift.")
     with all_queries_at_once(model):
-        check_room("seq_len", tokens.shape[1], partial(forward_bytes, model, size), model)
-        far = {offset: far_seeing(model, offset + 2 * shift) for offset in offsets}
+        check_room("seq_len", tokens.shape[1], at_once, model)
         weights = _weights(model, tokens, far, shift, size)
     return [_table(weights, offset, far[offset], seed) for offset in offsets]
 
@@ -177,21 +186,10 @@ def _check(config: HeadsConfig, offset: int, shift: int) -> None:
     for name, given, least in (("offset", offset, 0), ("shift", shift, 1)):
         if not isinstance(given, Integral) or given < least:
             raise UserError(f"{name} is {given!r}: give a whole number from {least}.")
-    check_long_enough(config.seq_len, offset, shift)
-
-
-def check_long_enough(seq_len: int, offset: int, shift: int) -> None:
-    """Raise UserError for sequences in which no query has its three tokens before it.
-
-    Args:
-        seq_len: tokens in each.
-        offset: how far back the token stands.
-        shift: how much earlier a query is taken from.
-    """
     needed = offset + 2 * shift + 2
-    if seq_len < needed:
+    if config.seq_len < needed:
         raise UserError(
-            f"sequences of {seq_len} tokens are too short for a token {offset} back and "
+            f"sequences of {config.seq_len} tokens are too short for a token {offset} back and "
             f"queries from {shift} earlier: give at least {needed} tokens, or a smaller shift."
         )
 
@@ -203,21 +201,19 @@ def _batch(n: int, wanted: int) -> int:
     return next(size for size in count(max(2, wanted)) if n % size != 1)
 
 
-def far_seeing(model: HookedModel, back: int) -> list[int]:
-    """Layers whose queries see tokens so far back.
-
-    Args:
-        model: a HookedTransformer or a bridge.
-        back: how far.
-
-    Raises:
-        UserError: where there are none.
-    """
+def _far_seeing(model: HookedModel, back: int) -> list[int]:
+    """Layers whose queries see tokens so far back."""
     layers = layer_positions(model)
-    far = [at.layer for at in layers if at.window is None or at.window > back]
-    if not far:
-        raise UserError(f"no layer sees the token {back} back: give a smaller offset, or shift.")
-    return far
+    return [at.layer for at in layers if at.window is None or at.window > back]
+
+
+def _short_windows(model: HookedModel, back: int) -> str:
+    """Which layers do not see so far, where others do; a sentence, or ""."""
+    far = _far_seeing(model, back)
+    short = [layer for layer in range(model.cfg.n_layers) if layer not in far]
+    if not far or not short:
+        return ""
+    return f"windows of {layer_ranges(short)} end before the token {back} back: they are left out."
 
 
 def _taken(

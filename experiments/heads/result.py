@@ -17,6 +17,10 @@ from experiments.runs.finished import FinishedRun, Picture, chosen
 from nope_interp.errors import UserError
 from probes.head_rules import RULES, Rule
 
+_OLDER = (
+    "What leads heads to the token before was not read yet when this run was made: delete its "
+    "folder and run it again."
+)
 # The figures that are of a single head.
 _OF_ONE_HEAD = ("attention", "profile", "usage")
 
@@ -40,7 +44,7 @@ class HeadClassification(FinishedRun):
     @cached_property
     def finders(self) -> pd.DataFrame:
         """What leads heads to the token before, or to their own: one row for each head and token,
-        as `heads_find_by` has them."""
+        with the columns of `heads_find_by` and the token, "previous" or "own"."""
         return finders_table(self.measurements)
 
     @property
@@ -55,9 +59,10 @@ class HeadClassification(FinishedRun):
 
     @property
     def finding(self) -> list[str]:
-        """How many heads find the token before, and how many their own, by what: a sentence each,
-        where any head looks there."""
-        return told(self.finders)
+        """How many heads look at the token before, and at their own, and what leads them there, a
+        sentence each; or why it was not read."""
+        unread = self.info.get("finders_unread", _OLDER)
+        return [unread] if unread else told(self.finders, len(self.heads))
 
     @property
     def by_own_rules(self) -> str:

@@ -13,17 +13,20 @@ _TITLES = {"previous": "The token before", "own": "Their own token"}
 _MOST = 20
 
 
-def finder_groups(finders: pd.DataFrame) -> list[dict[str, Any]]:
+def finder_groups(finders: pd.DataFrame, n_heads: int) -> list[dict[str, Any]]:
     """What the page shows for each token that heads look at.
 
     Args:
         finders: what `experiments.results.found_by.finders_table` gives.
+        n_heads: that the model has.
 
     Returns:
         Of each token its title, a sentence, its strongest heads, and how many more there are.
     """
     groups = [(token, finders[finders["token"] == token]) for token in TOKENS]
     there = [(token, rows) for token, rows in groups if len(rows)]
+    if not there:
+        return []
     return [
         {
             "title": _TITLES[token],
@@ -31,7 +34,7 @@ def finder_groups(finders: pd.DataFrame) -> list[dict[str, Any]]:
             "rows": [_row(row) for row in rows.head(_MOST).to_dict("records")],
             "n_more": max(0, len(rows) - _MOST),
         }
-        for (token, rows), sentence in zip(there, told(finders), strict=True)
+        for (token, rows), sentence in zip(there, told(finders, n_heads), strict=True)
     ]
 
 

@@ -11,7 +11,7 @@ from experiments.report import shell
 from experiments.report.encode import nested, number, numbers, packed_patterns
 from experiments.report.finders import finder_columns, finder_groups
 from experiments.results.found_by import SHARES, told
-from experiments.results.heads import OF_PROMPTS_TOO, positional_heads
+from experiments.results.heads import FOUND_BY, OF_PROMPTS_TOO, positional_heads
 from experiments.results.measurements import INTACT
 from nope_interp.errors import UserError
 
@@ -132,7 +132,15 @@ _SHOWN = (
     "retention",
     "own_label",
 )
-_WORDS = ("label", "runner_up", "dependence", "ablated_label", "own_label", "own_ablated_label")
+_WORDS = (
+    "label",
+    "runner_up",
+    "dependence",
+    "ablated_label",
+    "own_label",
+    "own_ablated_label",
+    *FOUND_BY.values(),
+)
 _LOSS_MARKS = ("value", "ci_low", "ci_high", "chance")
 
 
@@ -195,7 +203,7 @@ def render_heads(data: HeadsReportData) -> str:
         has_patterns=has_patterns,
         has_profiles=bool(profiles),
         gists=_gists(data),
-        finders=finder_groups(data.finders),
+        finders=finder_groups(data.finders, len(data.heads)),
         share_words=SHARES,
         own_command=data.info["command"] + ("" if data.own_rules else " --rules rules.toml"),
         own_prompt=f"{data.info['command']} --prompt 'A text of your own.'",
@@ -230,7 +238,7 @@ def _gists(data: HeadsReportData) -> dict[str, str]:
         "head": "What it attends to, token by token, and its numbers.",
         "heads": positional_heads(data.heads, data.conditions[-1])
         or f"{len(data.heads)} heads: labels, scores, intervals; to sort, filter and save.",
-        "finders": next(iter(told(data.finders)), ""),
+        "finders": told(data.finders, len(data.heads))[0],
         "loss": "Next-token loss with positions intact"
         + (" and taken away." if ablated else "; none were taken away in this run."),
         "frequencies": "How much of its queries and keys each head puts on each frequency.",

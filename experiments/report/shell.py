@@ -30,7 +30,14 @@ COLUMN_TITLES: Mapping[str, str] = MappingProxyType(
 )
 _TABLE_DIGITS = 6
 _EXACT = 2**53  # whole numbers up to here are exact in a page
-_SHOWN_APART = ("command", "notes", "missing", "layer_positions", "example_tokens")
+_SHOWN_APART = (
+    "command",
+    "notes",
+    "missing",
+    "layer_positions",
+    "example_tokens",
+    "finders_unread",
+)
 _MOST_CHOICES = 40  # a column with more different values is found by the text box instead
 
 

@@ -1,6 +1,6 @@
 """What leads a head to the token so far back? Rules stated here. Needs no torch.
 
-Queries of an earlier place and of other texts stand in for a head's own, in one layer at a time. A
+Queries of an earlier place, of the same text or of another, stand in for a head's own. A
 weight counts by how much it is above that on a third token, of the same queries: what any token
 gets. It stands as far before the earlier place's as that before the head's own. Of the weight that
 own queries put on their token three shares are told:
@@ -61,11 +61,11 @@ _METRICS = {
     _ATTENTION: ("value", "ci_low", "ci_high"),
     **{name: (name, f"{name}_low", f"{name}_high") for name in SHARES},
 }
-_LOOKS_AT = {
-    "previous": ("the token before", "the token before"),
-    "own": ("their own token", "its own token"),
+_LOOK_AT = {
+    "previous": ("look at the token before", "looks at the token before"),
+    "own": ("look at their own token", "looks at its own token"),
 }
-_OF_MANY = {FoundBy.TEXT: "their text"}
+NOBODY = "No head surely looks at the token before, or at its own, more than further back."
 
 
 @dataclass(frozen=True)
@@ -148,25 +148,25 @@ def finders_table(measurements: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns)
 
 
-def told(finders: pd.DataFrame) -> list[str]:
+def told(finders: pd.DataFrame, n_heads: int) -> list[str]:
     """How many heads find the token before, and how many their own, by what.
 
     Args:
         finders: what `finders_table` gives.
+        n_heads: that the model has.
 
     Returns:
-        A sentence for each token that any head looks at.
+        A sentence for each token that any head looks at, or one that none does.
     """
     by_token = finders.groupby("token")["word"]
-    return [
-        _sentence(token, by_token.get_group(token)) for token in TOKENS if token in by_token.groups
-    ]
+    there = [token for token in TOKENS if token in by_token.groups]
+    if not there:
+        return [NOBODY]
+    return [_sentence(token, by_token.get_group(token), n_heads) for token in there]
 
 
-def _sentence(token: str, words: "pd.Series[str]") -> str:
-    many, one = _LOOKS_AT[token]
-    if len(words) == 1:
-        return f"1 head looks at {one} and finds it by {words.iloc[0]}."
-    counts = [(word, int((words == word).sum())) for word in FoundBy]
-    parts = [f"{n} by {_OF_MANY.get(word, word)}" for word, n in counts if n]
-    return f"{len(words)} heads look at {many} and find it: {', '.join(parts)}."
+def _sentence(token: str, words: "pd.Series[str]", n_heads: int) -> str:
+    many, one = _LOOK_AT[token]
+    looking = one if len(words) == 1 else many
+    counts = [f"{word} {n}" for word in FoundBy if (n := int((words == word).sum()))]
+    return f"{len(words)} of {n_heads} heads {looking}; what leads there: {', '.join(counts)}."

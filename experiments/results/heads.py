@@ -18,6 +18,8 @@ OF_LABELS = {
 }
 
 OF_OWN = {"own_confidence": "own label", "own_q_value": "q of own label"}
+# What leads a head to the token before, and to its own, by token.
+FOUND_BY = {"previous": "finds_previous_by", "own": "finds_itself_by"}
 # Labels by fewer sequences.
 EARLY = "label of fewer sequences"
 
@@ -51,8 +53,9 @@ def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFram
         "settled_at": _settled_at(intact),
         "retention_whole_model": _of(ablated, "retention, whole model")["value"],
     }
-    words = finders_table(measurements).set_index(["layer", "head"]).groupby("token")["word"]
-    columns |= {f"{token}_found_by": of for token, of in words}
+    finders = finders_table(measurements).set_index(["layer", "head"])
+    for token, name in FOUND_BY.items():
+        columns[name] = finders.loc[finders["token"] == token, "word"]
     if (intact["probe"] == "own label").any():
         columns["own_label"] = _of(intact, "own label")["metric"]
         columns["own_ablated_label"] = _of(ablated, "own label")["metric"]

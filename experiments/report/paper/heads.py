@@ -75,7 +75,7 @@ def of_heads(data: HeadsReportData, head: str | None = None) -> dict[str, Drawin
     if data.edges:
         found.append(_circuit(data))
     if len(data.finders):
-        found.append(_finders(data.finders))
+        found.append(_finders(data.finders, len(data.heads)))
     return {drawing.name: drawing for drawing in found}
 
 
@@ -247,9 +247,9 @@ def _circuit(data: HeadsReportData) -> Drawing:
     return Drawing("circuit", draw, (PAGE, ROW + 0.5))
 
 
-def _finders(finders: pd.DataFrame) -> Drawing:
+def _finders(finders: pd.DataFrame, n_heads: int) -> Drawing:
     """What leads heads to their token: a bar for each head, with the word beside its name."""
-    groups = finder_groups(finders)
+    groups = finder_groups(finders, n_heads)
     colours = dict(zip(SHARES, COLOURS, strict=False))
     most = max(len(group["rows"]) for group in groups)
 
@@ -263,8 +263,9 @@ def _finders(finders: pd.DataFrame) -> Drawing:
             axis.set_yticks(range(len(names)), names)
             axis.set_ylim(most - 0.5, -0.5)
             axis.set_xlim(0, 100)
-            axis.set_title(group["title"], loc="left")
-            axis.set_xlabel("% of the attention there")
+            more = f", the {len(names)} strongest" if group["n_more"] else ""
+            axis.set_title(f"{group['title']}{more}", loc="left")
+            axis.set_xlabel("% of the attention there above that further back")
         keys = [Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
         below(drawn, keys, [*SHARES.values()])
 

@@ -34,6 +34,8 @@ function showHead(i) {
     ["p against untrained heads", probability(column.p_random_init[i])], ["q over all heads", probability(column.q_value[i])],
     ["Next best label", column.runner_up[i] || "–"]];
   if (column.settled_at) facts.push(["Sequences until its final label", column.settled_at[i] ?? "–"]);
+  for (const [name, told] of [["finds_previous_by", "Finds the token before by"], ["finds_itself_by", "Finds its own token by"]])
+    if (column[name]?.[i]) facts.push([told, column[name][i]]);
   if (column.own_label) facts.push(["Your label", column.own_label[i] ?? "–"]);
   if (ABLATED) facts.push([`Label under ${ABLATED}`, column.ablated_label[i] ?? "–"], ["Dependence", column.dependence[i] || "–"],
     ["Retention", asFigure(column.retention[i]) + interval(column.retention_low[i], column.retention_high[i])]);

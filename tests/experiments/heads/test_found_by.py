@@ -1,6 +1,8 @@
 """What leads heads to their token, where it is known: in heads built by hand, and in Gemma."""
 
 import math
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from torch import Tensor
 
 import nope_interp as ni
 from experiments import HeadsConfig, classify_heads
-from experiments.heads.found_by import _taken, far_seeing, finders
-from experiments.results.found_by import Finding, FoundBy, told
+from experiments.heads import classify
+from experiments.heads import found_by as asking
+from experiments.heads.found_by import _far_seeing, _taken, finders, left_out_of_finders
+from experiments.results.found_by import NOBODY, Finding, FoundBy, told
 from nope_interp import memory
 from nope_interp.constructions.barbero import positional_head
 from nope_interp.constructions.kazemnejad import counting_config, relative_position
@@ -167,6 +171,45 @@ def test_what_is_taken_comes_from_there(shift: int, other: bool, batch: int, pos
             assert taken[b, t, 0] == of[(b - other) % batch, max(0, t - shift), 0]
 
 
+@pytest.mark.parametrize("family", ["gemma3", "gpt2", "bloom"])
+def test_one_pass_shows_what_a_pass_with_one_layer_changed_shows(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "WORTH_NAMING", -2.0)  # untrained heads look nowhere
+    model = ni.load(save_folder(plain_model(family), tmp_path)).model
+    tokens = torch.randint(2, 60, (4, 14), generator=torch.Generator().manual_seed(0))
+    (table,) = finders(model, tokens, [1], 3, batch_size=4, seed=0)
+    assert len(table) == model.cfg.n_layers * model.cfg.n_heads
+    for layer, rows in table.sort_values("head").groupby("layer"):
+        own = above_third(model, tokens, layer, None)
+        same, other = (
+            above_third(model, tokens, layer, partial(_taken, shift=3, other=of))
+            for of in (False, True)
+        )
+        expected = {
+            "any_query": np.minimum(same[0], other[0]),
+            "place": other[1] - own[1],
+            "text": same[1] - other[1],
+        }
+        for name, weights in expected.items():
+            np.testing.assert_allclose(rows[name], weights / own[0], rtol=1e-3, atol=1e-4)
+
+
+def above_third(model: Any, tokens: Tensor, layer: int, change: Any) -> np.ndarray:
+    """The mean weight on the token before, and on that 3 further back, above that on the third,
+    `[place head]`; with other queries in this layer."""
+    changed = read_changed(model, {layer: change}, ("queries",)) if change else nullcontext()
+    name = f"blocks.{layer}.attn.hook_pattern"
+    with changed:
+        (pattern,) = read_at(model, tokens, {name: Tensor.clone})[name]
+    # Of all queries that have the token 7 back behind the first one.
+    here, there, third = (
+        pattern.diagonal(-back, -2, -1)[..., 8 - back :].double().mean(dim=(0, 2)).numpy()
+        for back in (1, 4, 7)
+    )
+    return np.stack([here - third, there - third])
+
+
 @pytest.mark.parametrize("family", ["gemma3", "qwen3", "gpt2"])
 def test_a_bridges_queries_become_those_of_the_other_place(family: str, tmp_path: Path) -> None:
     """In the first layer, whose input is known: also behind a norm of queries."""
@@ -197,8 +240,28 @@ def test_a_layer_whose_window_ends_before_is_left_out(tmp_path: Path) -> None:
     windows = {at.layer: at.window for at in layer_positions(lm.model)}
     short = [layer for layer, window in windows.items() if window is not None]
     assert 0 < len(short) < len(windows)
-    assert far_seeing(lm.model, windows[short[0]]) == [at for at in windows if at not in short]
-    assert far_seeing(lm.model, windows[short[0]] - 1) == [*windows]
+    assert _far_seeing(lm.model, windows[short[0]]) == [at for at in windows if at not in short]
+    assert _far_seeing(lm.model, windows[short[0]] - 1) == [*windows]
+    tokens = torch.randint(2, 60, (6, 60), generator=torch.Generator().manual_seed(0))
+    shift = windows[short[0]] // 2
+    # One offset is seen from everywhere, the other not.
+    near, far = finders(lm.model, tokens, [0, 2 * shift], 1, batch_size=6, seed=0)
+    assert near.empty or set(near["layer"]) <= set(windows)
+    assert far.empty or not set(far["layer"]) & set(short)
+
+
+def test_layers_that_are_left_out_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "WORTH_NAMING", -2.0)  # untrained heads look nowhere
+    file = tmp_path / "text.txt"
+    file.write_text(words(4000), encoding="utf-8")
+    lm = ni.load(save_folder(plain_model("gemma3"), tmp_path), text=str(file))
+    told = "windows of layer 0 end before the token 17 back: they are left out"
+    with pytest.warns(UserWarning, match=told):
+        table = lm.heads_find_by(1, n_sequences=16, seq_len=32)
+    assert set(table["layer"]) == {1}
+    assert left_out_of_finders(lm.model).endswith(told + ".")
 
 
 def test_where_no_layer_sees_so_far_it_is_said(tmp_path: Path) -> None:
@@ -246,9 +309,9 @@ def test_a_classification_has_what_is_asked_of_the_model(tmp_path: Path) -> None
     own = run.finders[run.finders["token"] == "own"].drop(columns="token")
     pd.testing.assert_frame_equal(own.reset_index(drop=True), asked, check_dtype=False)
     by = asked.set_index(["layer", "head"])["word"]
-    table = run.heads.set_index(["layer", "head"])["own_found_by"].dropna()
+    table = run.heads.set_index(["layer", "head"])["finds_itself_by"].dropna()
     assert table.to_dict() == by.to_dict()
-    assert f"{len(asked)} heads look at their own token" in " ".join(run.finding)
+    assert f"{len(asked)} of 16 heads look at their own token" in " ".join(run.finding)
 
 
 def test_what_a_classification_cannot_ask_is_a_note(tmp_path: Path) -> None:
@@ -264,34 +327,35 @@ def test_what_a_classification_cannot_ask_is_a_note(tmp_path: Path) -> None:
     )
     run = classify_heads(config, out=tmp_path, show_progress=False)
     assert run.finders.empty
-    assert run.finding == []
-    said = "How heads find their tokens was not read: no layer sees the token 17 back"
-    assert any(note.startswith(said) for note in run.info["notes"])
+    (why,) = run.finding
+    said = "How heads find their tokens was not read: no layer sees the token 16 back"
+    assert why.startswith(said)
+    assert why in run.info["notes"]
     assert len(run.heads)
 
 
-def test_examples_of_a_task_are_not_asked(tmp_path: Path) -> None:
+def test_examples_of_a_task_are_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = Path(__file__).parents[3] / "examples" / "copy-rsc.safetensors"
     asked = HeadsConfig(
         model=str(shipped), task="copy-rsc", lengths=(2, 8), seq_len=36, n_sequences=16, quick=True
     )
-    assert classify_heads(asked, out=tmp_path, show_progress=False).finders.empty
+    monkeypatch.setattr(classify, "finders_in_text", None)
+    run = classify_heads(asked, out=tmp_path, show_progress=False)
+    assert run.finders.empty
+    assert run.finding == ["How heads find their tokens is read in text, not in tasks."]
 
 
 @given(st.lists(st.sampled_from(list(FoundBy)), max_size=5), st.integers(0, 3))
 def test_a_sentence_counts_heads_by_their_word(found: list[FoundBy], n_before: int) -> None:
+    before = [FoundBy.PLACE] * n_before
     tokens = ["previous"] * n_before + ["own"] * len(found)
-    table = pd.DataFrame({"token": tokens, "word": [FoundBy.PLACE] * n_before + found})
-    said = told(table)
-    assert len(said) == bool(n_before) + bool(found)
-    for sentence, of in zip(said, filter(None, ([FoundBy.PLACE] * n_before, found)), strict=True):
-        plural = sentence.replace("their text", "its text")
-        if len(of) > 1:
-            assert sentence.startswith(f"{len(of)} heads look at")
-            assert all(f"{of.count(word)} by {word}" in plural for word in of)
-        else:
-            assert sentence.startswith("1 head looks at")
-            assert sentence.endswith(f"finds it by {of[0]}.")
+    said = told(pd.DataFrame({"token": tokens, "word": before + found}), 8)
+    expected = [of for of in (before, found) if of]
+    assert said == [NOBODY] if not expected else len(said) == len(expected)
+    for sentence, of in zip(said, expected, strict=False):
+        assert sentence.startswith(f"{len(of)} of 8 heads {'looks' if len(of) == 1 else 'look'} at")
+        counts = sentence.removesuffix(".").split("what leads there: ")[1].split(", ")
+        assert sorted(counts) == sorted(f"{word} {of.count(word)}" for word in set(of))
 
 
 @pytest.mark.slow
