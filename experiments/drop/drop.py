@@ -14,7 +14,7 @@ from typing import Any
 from experiments.drop.config import DropConfig
 from experiments.drop.material import Material
 from experiments.drop.result import FOLDERS, Drop
-from experiments.drop.work import read_title, step_title, work_of
+from experiments.drop.work import passing, read_title, step_title, work_of
 from experiments.results.drop import (
     CONTROL,
     DROPPED,
@@ -98,8 +98,9 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
         if show_progress:
             scalings = SCALINGS if can_be_scaled(model) else ()
             tokens = material.sequences(config.training.seq_len)
-            seconds = seconds_a_sequence(model, tokens) / config.training.seq_len
-            steps.plan(work_of(config, lengths, context, scalings), seconds)
+            width = model.get_input_embeddings().weight.shape[1]
+            seconds = seconds_a_sequence(model, tokens) / passing(tokens.shape[1], width)
+            steps.plan(work_of(config, lengths, context, scalings, width), seconds)
         run.read(INTACT, model)
         run.read_scaled(model, context)
         if config.control:
