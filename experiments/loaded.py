@@ -118,7 +118,8 @@ class LoadedModel(HeadsAsked):
         """
         where = sites(self.variant.n_layers, hooks, layers)
         config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=seq_len)
-        source, length = self.variant.sources[0], self._length(seq_len)
+        source = self.variant.sources[0]
+        length = config.seq_len if isinstance(source, TextSource) else self._length(seq_len)
         if seq_len is None:
             source, length = source.single(length)
         of = {"seq_len": length, "begin_token": source.always_begins, "seed": config.seed}

@@ -1,11 +1,15 @@
 """The one exception for what a user can put right, and how its sentences name things."""
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 from itertools import islice
+from types import FrameType
 
 _MOST_LISTED = 12
 _LONGEST_SHOWN = 60
+_PACKAGES = ("nope_interp", "probes", "experiments")
 
 
 class UserError(ValueError):
@@ -65,6 +69,19 @@ class FieldError(UserError):
     def renamed(self, name: str) -> "FieldError":
         """The same of a field that is called `name`."""
         return FieldError(name, self.says)
+
+
+def warn(told: str) -> None:
+    """Warn of something at the line that asked for it, however deep in this project it was seen.
+
+    Args:
+        told: a sentence or more.
+    """
+    level = 1
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _PACKAGES:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(told, stacklevel=level)
 
 
 def nearest_name(name: object, choices: Iterable[str], closeness: float = 0.5) -> str | None:

@@ -5,7 +5,6 @@ tells of any position or token is gone. The control removes as many other heads 
 drawn anew for each sequence, so that intervals over sequences cover the draws.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.tokens import head_tokens
 from experiments.variants.variants import ModelVariant
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import UserError, unknown_name, warn
 from nope_interp.interventions.heads import by_head, head_outputs
 from nope_interp.interventions.intervene import Function, intervene
 from nope_interp.positions.layers import layer_positions
@@ -119,7 +118,7 @@ def _forget_control(rows: pd.DataFrame, short: Sequence[int]) -> None:
     if not behind.any():
         return
     where = layer_ranges(short)
-    warnings.warn(f"too few other heads in {where}: what comes after has no control.", stacklevel=4)
+    warn(f"too few other heads in {where}: what comes after has no control.")
     for name in ("control", "net"):
         rows.loc[behind, [name, f"{name}_low", f"{name}_high"]] = np.nan
 

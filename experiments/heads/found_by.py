@@ -6,7 +6,6 @@ batch. Keys and values stay. `experiments.results.found_by` says what follows fr
 attention goes.
 """
 
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from experiments.results.found_by import SHIFT, TOKENS, Finding
 from experiments.results.position_use import Interval
 from experiments.results.worth import WORTH_NAMING
 from experiments.variants.variants import ModelVariant
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, warn
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.again import AttentionAgain
 from nope_interp.interventions.reading import read_changed
@@ -83,7 +82,7 @@ def found_by(variant: ModelVariant, config: HeadsConfig, offset: int, shift: int
     )
     back, size = offset + 2 * shift, config.batch_size
     if short := _short_windows(variant.model, back):
-        warnings.warn(short, stacklevel=3)
+        warn(short)
     (table,) = finders(variant.model, tokens, [offset], shift, batch_size=size, seed=seed)
     if table.empty:
         raise UserError(

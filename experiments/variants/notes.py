@@ -1,11 +1,10 @@
 """What a reader of a pretrained model's numbers has to know of the model."""
 
-import warnings
 from functools import partial
 from numbers import Integral
 from typing import Any
 
-from nope_interp.errors import UserError, shown
+from nope_interp.errors import UserError, shown, warn
 from nope_interp.hooked_model import HookedModel
 from nope_interp.memory import check_room, forward_bytes
 from nope_interp.models.sinks import sinks_note
@@ -91,7 +90,7 @@ def check_length(model: HookedModel, kind: str, seq_len: int, n_sequences: int) 
             )
         return
     for told in beyond_context(model, seq_len):
-        warnings.warn(told, stacklevel=4)
+        warn(told)
     check_room("seq_len", seq_len, partial(forward_bytes, model, n_sequences), model)
 
 
