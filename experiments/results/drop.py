@@ -65,8 +65,8 @@ class Dropped:
 
     Attributes:
         arrays: losses and passkeys, by `read_key` and `step_key`.
-        facts: lengths and context in tokens, depths of passkeys, and the loss of a guesser who
-            knows how often tokens occur.
+        facts: lengths, context and trained_length in tokens, depths of passkeys, and the loss of a
+            guesser who knows how often tokens occur.
     """
 
     arrays: Mapping[str, Array]
@@ -173,10 +173,14 @@ class Dropped:
 
     @property
     def _length(self) -> int:
-        """The longest length within the context, or else the shortest, in tokens."""
-        lengths: Sequence[int] = self.facts["lengths"]
-        within = [length for length in lengths if length <= self.facts["context"]]
-        return max(within, default=min(lengths))
+        """The longest length that was trained on, or else that is within the context, or else the
+        shortest, in tokens."""
+        shortest = [min(self.facts["lengths"])]
+        return max(self._up_to("trained_length") or self._up_to("context") or shortest)
+
+    def _up_to(self, limit: str) -> list[int]:
+        """The lengths that were read up to one of the facts; none where an older run lacks it."""
+        return [length for length in self.facts["lengths"] if length <= self.facts.get(limit, 0)]
 
     def _of(self, variant: str) -> Float[Array, " window"]:
         return self.arrays[read_key(variant, self._length, "losses")]
@@ -208,7 +212,19 @@ class Dropped:
                 "The way back ends at the intact model trained as long on the same text, which has "
                 f"{self._of(CONTROL).mean():.2f} nats per token."
             )
-        return [*told, *self._beyond()]
+        return [*told, *self._longer_than_trained(), *self._beyond()]
+
+    def _longer_than_trained(self) -> Iterator[str]:
+        longest = max(self._up_to("context"), default=0)
+        if longest > self._length:
+            recalibrated, intact = (
+                self.arrays[read_key(variant, longest, "losses")].mean()
+                for variant in (RECALIBRATED, INTACT)
+            )
+            yield (
+                f"At {longest} tokens, more than it was trained on, the recalibrated model has a "
+                f"loss of {recalibrated:.2f}, the intact one {intact:.2f}."
+            )
 
     def _beyond(self) -> Iterator[str]:
         longest, context = max(self.facts["lengths"]), self.facts["context"]

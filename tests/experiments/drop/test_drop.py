@@ -221,6 +221,23 @@ def test_the_headlines_share_is_of_the_way_to_the_intact_model_trained_as_long()
     assert len(said.split()) <= 25
 
 
+@pytest.mark.parametrize(("trained", "told"), [(128, 128), (200, 128), (512, 512), (64, 512)])
+def test_the_headline_is_of_the_length_trained_on_and_the_context_stands_beside_it(
+    trained: int, told: int
+) -> None:
+    losses = {INTACT: 2.0, CONTROL: 2.0, DROPPED: 6.0, RECALIBRATED: 3.0}
+    windows = np.linspace(-0.01, 0.01, 5)
+    arrays = {read_key(v, 128, "losses"): loss + windows for v, loss in losses.items()}
+    arrays |= {read_key(v, 512, "losses"): 2 * loss + windows for v, loss in losses.items()}
+    facts = {"lengths": [128, 512], "context": 512, "trained_length": trained}
+    found = Dropped(arrays, facts)
+    cost = {128: "4.00", 512: "8.00"}[told]
+    assert found.headline.startswith(f"At {told} tokens the drop costs {cost} nats per token;")
+    longer = [said for said in found.sentences if said.startswith("At 512 tokens")]
+    assert bool(longer) == (told == 128)
+    assert all("a loss of 6.00, the intact one 4.00." in said for said in longer)
+
+
 @pytest.mark.parametrize("killed_in", ["control", "model"])
 def test_a_killed_run_goes_on_to_the_same_bits(
     killed_in: str, finished: Drop, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
