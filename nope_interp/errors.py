@@ -9,7 +9,8 @@ from types import FrameType
 
 _MOST_LISTED = 12
 _LONGEST_SHOWN = 60
-_PACKAGES = ("nope_interp", "probes", "experiments")
+# Where a warning is not the user's: in this project, and in what calls it back for itself.
+_NOT_THE_USERS = ("nope_interp", "probes", "experiments", "contextlib", "torch")
 
 
 class UserError(ValueError):
@@ -74,12 +75,14 @@ class FieldError(UserError):
 def warn(told: str) -> None:
     """Warn of something at the line that asked for it, however deep in this project it was seen.
 
+    A line of a user's own function that this project calls counts as one that asked.
+
     Args:
         told: a sentence or more.
     """
     level = 1
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _PACKAGES:
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _NOT_THE_USERS:
         level, frame = level + 1, frame.f_back
     warnings.warn(told, stacklevel=level)
 

@@ -115,7 +115,7 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
         "layer_positions": layers,
         "lengths": list(lengths),
         "context": context,
-        "trained_length": config.training.seq_len,
+        "begin_token": material.begin_id is not None,
         "chance": material.chance(n_kinds),
         "depths": list(material.depths),
         "setting": _setting(config, material),

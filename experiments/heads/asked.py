@@ -95,25 +95,30 @@ class HeadsAsked:
         seq_len: int | None = None,
         seed: int = 0,
     ) -> pd.DataFrame:
-        """How do heads find the token so far back: by any query, the place, or their text?
+        """How do heads find the token so far back: by any query, the place, or its text?
 
-        Queries of an earlier place, of the same text or of another, stand in for a head's own, and
-        all other layers stay as they are; nothing is fitted. `experiments.results.found_by` has the
-        rules.
+        Each query is replaced by one from `shift` tokens earlier, of the same text or of another;
+        all other layers stay, and nothing is fitted. `experiments.results.found_by` has the rules.
 
         Args:
-            offset: how far back the token stands; 0 for a head's own.
+            offset: how far back the target stands; 0 for a head's own token.
             shift: how much earlier the other queries are taken from.
             n_sequences: sequences of text to read.
             seq_len: tokens in a sequence; None takes 128, or the context where that is shorter.
             seed: of the draw of sequences and of the bootstrap.
 
         Returns:
-            One row for each head that surely puts a tenth of its attention more on that token than
-            on the one `2 * shift` further back; the strongest first. Its layer, head and attention
-            there (value); the word; of what it puts there more, the shares which any query finds
-            (any_query), which a query's place finds in any text (place), and for which it takes a
-            query of the same text (text), with 95% intervals over sequences.
+            One row for each head that surely puts 0.1 of its attention more on the target than on
+            the token `2 * shift` further back, the strongest first:
+
+            - layer, head;
+            - value: the mean attention weight on the target, with ci_low and ci_high;
+            - word: "any query", "the place", "its text" or "no single cause";
+            - any_query: the share that stays there under both other queries;
+            - place: the share that moves with a query of another text;
+            - text: the further share that moves with a query of the same text.
+
+            Each share has `_low` and `_high`; all intervals are over sequences, 95%.
 
         Raises:
             UserError: for an offset or a shift that the sequences do not hold, a model of a task,

@@ -40,7 +40,8 @@ from nope_interp.streams import stream
 from nope_interp.tasks.sources import TextSource
 from probes.bootstrap import ArrayFunction, NamedBootstrap
 
-# Of each head, on the token, on that `shift` and on that twice `shift` further back.
+# Of each head, on the target, on the token `shift` further back, and on the reference token, twice
+# as far back.
 Weights = Float[np.ndarray, "sequence head offset"]
 
 # Whole maps of attention are made: a classification reads no more of each text, nor more texts.
@@ -72,7 +73,7 @@ def found_by(variant: ModelVariant, config: HeadsConfig, offset: int, shift: int
     if not isinstance(source, TextSource):
         raise UserError(
             f"{name} was trained on a task, whose examples have tokens in common: give a model "
-            "of text."
+            "of text, so that one text differs from another."
         )
     check_chance_levels(variant.model, config.seq_len, name)
     begin = config.begin_token and source.begin_id is not None
@@ -86,8 +87,8 @@ def found_by(variant: ModelVariant, config: HeadsConfig, offset: int, shift: int
     (table,) = finders(variant.model, tokens, [offset], shift, batch_size=size, seed=seed)
     if table.empty:
         raise UserError(
-            f"no head of {name} surely puts a tenth of its attention more on the token {offset} "
-            f"back than on that {2 * shift} further back: choose another offset, or shift."
+            f"no head of {name} surely puts 0.1 of its attention more on the token {offset} back "
+            f"than on that {back} back: choose another offset, or shift."
         )
     return table
 
@@ -121,7 +122,7 @@ def left_out_of_finders(model: HookedModel) -> str:
         model: a HookedTransformer or a bridge.
     """
     left_out = _short_windows(model, max(TOKENS.values()) + 2 * SHIFT)
-    return left_out and f"How heads find their tokens: {left_out}"
+    return left_out and f"How heads find their tokens was not read everywhere: {left_out}"
 
 
 def finders(
@@ -196,7 +197,7 @@ def _check(config: HeadsConfig, offset: int, shift: int) -> None:
 def _batch(n: int, wanted: int) -> int:
     """Sequences in a batch, so that none is alone in one: it would have no other text."""
     if n < 2:
-        raise UserError("a single text has no other beside it: give at least two.")
+        raise UserError("a single sequence has no other text beside it: give at least two.")
     return next(size for size in count(max(2, wanted)) if n % size != 1)
 
 
@@ -212,7 +213,7 @@ def _short_windows(model: HookedModel, back: int) -> str:
     short = [layer for layer in range(model.cfg.n_layers) if layer not in far]
     if not far or not short:
         return ""
-    return f"windows of {layer_ranges(short)} end before the token {back} back: they are left out."
+    return f"windows of {layer_ranges(short)} end before the token {back} back; left out here."
 
 
 def _taken(

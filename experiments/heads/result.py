@@ -18,8 +18,8 @@ from nope_interp.errors import UserError
 from probes.head_rules import RULES, Rule
 
 _OLDER = (
-    "What leads heads to the token before was not read yet when this run was made: delete its "
-    "folder and run it again."
+    "This run is of a version that did not measure how heads find their tokens: delete its folder "
+    "and run it again."
 )
 # The figures that are of a single head.
 _OF_ONE_HEAD = ("attention", "profile", "usage")
@@ -59,8 +59,8 @@ class HeadClassification(FinishedRun):
 
     @property
     def finding(self) -> list[str]:
-        """How many heads look at the token before, and at their own, and what leads them there, a
-        sentence each; or why it was not read."""
+        """How many heads look at the token before, and at their own, and by what they find it; or
+        a sentence on why it was not read."""
         unread = self.info.get("finders_unread", _OLDER)
         return [unread] if unread else told(self.finders, len(self.heads))
 

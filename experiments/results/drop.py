@@ -65,8 +65,9 @@ class Dropped:
 
     Attributes:
         arrays: losses and passkeys, by `read_key` and `step_key`.
-        facts: lengths, context and trained_length in tokens, depths of passkeys, and the loss of a
-            guesser who knows how often tokens occur.
+        facts: lengths and context in tokens, depths of passkeys, the loss of a guesser who knows
+            how often tokens occur, whether windows begin with a begin token, and of a finished run
+            its config.
     """
 
     arrays: Mapping[str, Array]
@@ -124,7 +125,7 @@ class Dropped:
         common = {
             **named,
             "tokens": "text",
-            "begin_token": False,
+            "begin_token": self.facts["begin_token"],
             "seed": seed,
             "step": pd.NA,
             "layer": -1,
@@ -176,11 +177,17 @@ class Dropped:
         """The longest length that was trained on, or else that is within the context, or else the
         shortest, in tokens."""
         shortest = [min(self.facts["lengths"])]
-        return max(self._up_to("trained_length") or self._up_to("context") or shortest)
+        within = self._up_to(self.facts["context"])
+        return max(self._up_to(self._trained) or within or shortest)
 
-    def _up_to(self, limit: str) -> list[int]:
-        """The lengths that were read up to one of the facts; none where an older run lacks it."""
-        return [length for length in self.facts["lengths"] if length <= self.facts.get(limit, 0)]
+    @property
+    def _trained(self) -> int:
+        """Tokens in a sequence that was trained on."""
+        return int(self.facts["config"]["training"]["seq_len"])
+
+    def _up_to(self, most: int) -> list[int]:
+        """The lengths that were read, up to so many tokens."""
+        return [length for length in self.facts["lengths"] if length <= most]
 
     def _of(self, variant: str) -> Float[Array, " window"]:
         return self.arrays[read_key(variant, self._length, "losses")]
@@ -215,14 +222,14 @@ class Dropped:
         return [*told, *self._longer_than_trained(), *self._beyond()]
 
     def _longer_than_trained(self) -> Iterator[str]:
-        longest = max(self._up_to("context"), default=0)
-        if longest > self._length:
+        longest = max(self._up_to(self.facts["context"]), default=0)
+        if longest > self._trained:
             recalibrated, intact = (
                 self.arrays[read_key(variant, longest, "losses")].mean()
                 for variant in (RECALIBRATED, INTACT)
             )
             yield (
-                f"At {longest} tokens, more than it was trained on, the recalibrated model has a "
+                f"At {longest} tokens the recalibrated model, trained on {self._trained}, has a "
                 f"loss of {recalibrated:.2f}, the intact one {intact:.2f}."
             )
 

@@ -1,27 +1,29 @@
-"""What leads a head to the token so far back? Rules stated here. Needs no torch.
+"""What leads a head to the token so far back, its target? Rules stated here. Needs no torch.
 
-Queries of an earlier place, of the same text or of another, stand in for a head's own. A
-weight counts by how much it is above that on a third token, of the same queries: what any token
-gets. It stands as far before the earlier place's as that before the head's own. Of the weight that
-own queries put on their token three shares are told:
+Queries from some tokens earlier, of the same text or of another, stand in for a head's own. A
+weight counts by how much it is above that on a reference token, of the same queries: what any token
+gets. It stands as far before the earlier target as that before the head's own. Of the weight that
+own queries put on their target three shares are told:
 
-- `any_query`: what stays on a place's own token under a query of the earlier place, in its own text
-  and in another: the smaller. Position acts in the scores (rotary, ALiBi, T5), or the keys tell it.
-- `place`: what goes to the earlier place's token under its query of another text, beyond what own
-  queries put there. The query tells a place, whatever the text.
-- `text`: what goes there under its query of the same text, beyond that of another. It takes a query
-  of its own text: one that tells what stands around it, or a place in a frame that each text has
-  of its own. What place and text find only together counts here, too.
+- `any_query`: what stays on the target under both other queries: the smaller. Position acts in the
+  scores (rotary, ALiBi, T5), or keys favour recent tokens.
+- `place`: what moves to the earlier target under a query of another text, beyond what own queries
+  put there. The query tells a position, whatever the text.
+- `text`: what moves there under a query of the same text, beyond that of another. The query carries
+  what stands around it, or a position that each text encodes in its own way. What position and text
+  find only together counts here, too.
+
+The first row that holds gives the word:
 
 | surely a half or more | word |
 | --- | --- |
 | `any_query` | any query |
 | `place` | the place |
 | `text` | its text |
-| none of them | none alone |
+| none of them | no single cause |
 
 The rule was written after the heads of one model had been seen (docs/findings.md says which).
-Afterwards the third token was brought in, and *any query* had to hold for both texts.
+Afterwards the reference token was brought in, and *any query* had to hold for both texts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +50,7 @@ class FoundBy(StrEnum):
     ANY_QUERY = "any query"
     PLACE = "the place"
     TEXT = "its text"
-    NONE = "none alone"
+    NONE = "no single cause"
 
 
 # The shares, and the word that each makes.
@@ -64,6 +66,12 @@ _METRICS = {
 _LOOK_AT = {
     "previous": ("look at the token before", "looks at the token before"),
     "own": ("look at their own token", "looks at its own token"),
+}
+_FOUND = {
+    FoundBy.ANY_QUERY: "By any query",
+    FoundBy.PLACE: "By the place",
+    FoundBy.TEXT: "By its text",
+    FoundBy.NONE: "By no single cause",
 }
 NOBODY = "No head surely looks at the token before, or at its own, more than further back."
 
@@ -167,6 +175,6 @@ def told(finders: pd.DataFrame, n_heads: int) -> list[str]:
 
 def _sentence(token: str, words: "pd.Series[str]", n_heads: int) -> str:
     many, one = _LOOK_AT[token]
-    looking = one if len(words) == 1 else many
-    counts = [f"{word} {n}" for word in FoundBy if (n := int((words == word).sum()))]
-    return f"{len(words)} of {n_heads} heads {looking}; what leads there: {', '.join(counts)}."
+    counts = [(_FOUND[word], int((words == word).sum())) for word in FoundBy]
+    found = " ".join(f"{how}: {n}." for how, n in counts if n)
+    return f"{len(words)} of {n_heads} heads {one if len(words) == 1 else many}. {found}"

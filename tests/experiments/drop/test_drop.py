@@ -1,5 +1,6 @@
 """Dropping the positions of a tiny Llama: what is read, what is trained, a run that is killed."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,7 @@ def test_the_table_the_page_and_the_headline(finished: Drop) -> None:
     _, curve = finished.dropped.curve(RECALIBRATED)
     assert at["value"].item() == pytest.approx(curve[:, -1].mean())
     assert at["chance"].item() == pytest.approx(finished.info["chance"])
+    assert rows["begin_token"].all()
     assert {figure.id for figure in finished.figures} == {"steps", "lengths", "passkeys"}
     page = Page((finished.folder / "report.html").read_text())
     [layers] = finished.info["layer_positions"]
@@ -204,7 +206,8 @@ def test_the_table_the_page_and_the_headline(finished: Drop) -> None:
     assert "Loss by length" in words
     assert "The context of the intact model is 128 tokens." in words
     assert len(finished.headline.split()) <= 25
-    (_, beyond) = finished.dropped.sentences
+    (_, longer, beyond) = finished.dropped.sentences
+    assert re.match(r"At 128 tokens the recalibrated model, trained on \d+, has a loss of", longer)
     assert beyond.startswith("At 2 times the context the recalibrated model has a loss of ")
     again = load_run(finished.folder)
     assert isinstance(again, Drop)
@@ -215,7 +218,8 @@ def test_the_headlines_share_is_of_the_way_to_the_intact_model_trained_as_long()
     losses = {INTACT: 3.0, CONTROL: 2.0, DROPPED: 6.0, RECALIBRATED: 5.0}
     windows = np.linspace(-0.01, 0.01, 5)
     arrays = {read_key(v, 128, "losses"): loss + windows for v, loss in losses.items()}
-    said = Dropped(arrays, {"lengths": [128], "context": 128}).headline
+    config = {"training": {"seq_len": 128}}
+    said = Dropped(arrays, {"lengths": [128], "context": 128, "config": config}).headline
     assert "the drop costs 3.00 nats per token" in said
     assert said.endswith("goes 25% [25%, 25%] of the way to the intact model trained as long.")
     assert len(said.split()) <= 25
@@ -229,12 +233,13 @@ def test_the_headline_is_of_the_length_trained_on_and_the_context_stands_beside_
     windows = np.linspace(-0.01, 0.01, 5)
     arrays = {read_key(v, 128, "losses"): loss + windows for v, loss in losses.items()}
     arrays |= {read_key(v, 512, "losses"): 2 * loss + windows for v, loss in losses.items()}
-    facts = {"lengths": [128, 512], "context": 512, "trained_length": trained}
+    config = {"training": {"seq_len": trained}}
+    facts = {"lengths": [128, 512], "context": 512, "config": config}
     found = Dropped(arrays, facts)
     cost = {128: "4.00", 512: "8.00"}[told]
     assert found.headline.startswith(f"At {told} tokens the drop costs {cost} nats per token;")
     longer = [said for said in found.sentences if said.startswith("At 512 tokens")]
-    assert bool(longer) == (told == 128)
+    assert bool(longer) == (trained < 512)
     assert all("a loss of 6.00, the intact one 4.00." in said for said in longer)
 
 

@@ -257,7 +257,7 @@ def test_layers_that_are_left_out_are_named(
     file = tmp_path / "text.txt"
     file.write_text(words(4000), encoding="utf-8")
     lm = ni.load(save_folder(plain_model("gemma3"), tmp_path), text=str(file))
-    told = "windows of layer 0 end before the token 17 back: they are left out"
+    told = "windows of layer 0 end before the token 17 back; left out here"
     with pytest.warns(UserWarning, match=told):
         table = lm.heads_find_by(1, n_sequences=16, seq_len=32)
     assert set(table["layer"]) == {1}
@@ -278,14 +278,14 @@ def test_memory_for_whole_maps_is_asked_for_first(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_single_text_has_no_other() -> None:
-    with pytest.raises(UserError, match="a single text has no other beside it"):
+    with pytest.raises(UserError, match="a single sequence has no other text beside it"):
         finders(bare(), texts()[:1], [0], 3, batch_size=4, seed=0)
 
 
 def test_a_models_task_is_no_text(tmp_path: Path) -> None:
     config = TransformerConfig(1, 8, 1, d_vocab=make_task("reversal").d_vocab, n_ctx=64)
     file = save_model(HookedTransformer(config), tmp_path / "model.safetensors", task="reversal")
-    with pytest.raises(UserError, match="examples have tokens in common: give a model of text"):
+    with pytest.raises(UserError, match="examples have tokens in common: give a model of text, so"):
         ni.load(file).heads_find_by(1, n_sequences=16)
 
 
@@ -298,7 +298,7 @@ def test_nonsense_is_one_sentence(tmp_path: Path) -> None:
         lm.heads_find_by(120, seq_len=128)
     drawn = HookedTransformer(lm.model.config)
     untrained = ni.load(save_model(drawn, tmp_path / "model.safetensors", task="text"))
-    with pytest.raises(UserError, match=r"no head of .* surely puts a tenth"):
+    with pytest.raises(UserError, match=r"no head of .* surely puts 0.1"):
         untrained.heads_find_by(1, n_sequences=16, seq_len=32)
 
 
@@ -354,8 +354,10 @@ def test_a_sentence_counts_heads_by_their_word(found: list[FoundBy], n_before: i
     assert said == [NOBODY] if not expected else len(said) == len(expected)
     for sentence, of in zip(said, expected, strict=False):
         assert sentence.startswith(f"{len(of)} of 8 heads {'looks' if len(of) == 1 else 'look'} at")
-        counts = sentence.removesuffix(".").split("what leads there: ")[1].split(", ")
-        assert sorted(counts) == sorted(f"{word} {of.count(word)}" for word in set(of))
+        counts = sentence.split(". By ")[1:]
+        assert sorted(count.removesuffix(".") for count in counts) == sorted(
+            f"{word}: {of.count(word)}" for word in set(of)
+        )
 
 
 @pytest.mark.slow
