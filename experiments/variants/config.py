@@ -248,9 +248,10 @@ class ExperimentConfig(Worded):
         if self.model is None:
             return self.transformer.positions
         path = Path(self.model)
-        # Every model of ours is a model.safetensors: its run folder tells it from the others.
+        # Each that a run makes is called model: the run's folder tells it from the others.
         whole = path.absolute()
-        name = whole.parent.name if path.name == "model.safetensors" else whole.name
+        made = path.name in ("model.safetensors", "model")
+        name = whole.parent.name if made else whole.name
         stem = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
         return stem[:60] or "model"
 

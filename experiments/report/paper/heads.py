@@ -265,7 +265,7 @@ def _finders(finders: pd.DataFrame, n_heads: int) -> Drawing:
             axis.set_xlim(0, 100)
             more = f", the {len(names)} strongest" if group["n_more"] else ""
             axis.set_title(f"{group['title']}{more}", loc="left")
-            axis.set_xlabel("% of the attention there above that further back")
+            axis.set_xlabel("% of the attention there")
         keys = [Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
         below(drawn, keys, [*SHARES.values()])
 

@@ -83,3 +83,16 @@ def test_what_a_nested_config_leaves_out_is_as_the_experiment_has_it() -> None:
     default = EmergenceConfig()
     assert found.transformer == dataclasses.replace(default.transformer, n_heads=2)
     assert found.training == dataclasses.replace(default.training, warmup=3)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("google/gemma-3-270m", "gemma-3-270m"),
+        ("runs/train-none-text-1a2b/model.safetensors", "train-none-text-1a2b"),
+        ("runs/drop-gemma-3-270m-1a2b/model", "drop-gemma-3-270m-1a2b"),
+        ("models/my llama.gguf", "my-llama.gguf"),
+    ],
+)
+def test_a_model_that_a_run_made_is_called_by_its_run(model: str, name: str) -> None:
+    assert CompareConfig(model=model).model_name() == name
