@@ -863,7 +863,9 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     own = r"^ kazemnejad2023 .* 3 of 11\* .*\d of 12\*.* (<1|\d+) min *$"
     assert re.search(own, listed.stdout, re.M)
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
-    assert re.search(r"^ ?theorem-2 +reproduced small .* no spread +0 / 1e-06 *$", claims.stdout, re.M)
+    assert re.search(
+        r"^ ?theorem-2 +reproduced small .* no spread +0 / 1e-06 *$", claims.stdout, re.M
+    )
     assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 15
     monkeypatch.setattr(list_module, "recorded", recorded)
     assert f"\nSizes by default: {paper('kazemnejad2023').default}.\n" in claims.stdout
