@@ -284,9 +284,9 @@ def of_listed(claims: pd.DataFrame) -> Table:
     """
     rows = []
     for row in claims.to_dict("records"):
-        absent, still = pd.isna(row["value"]), row["sees"] == 0
+        absent, no_spread = pd.isna(row["value"]), row["sees"] == 0
         number = "–" if absent else _number(row)
-        over = "–" if absent else "no spread" if still else f"{row['n']} {row['over']}"
+        over = "–" if absent else "no spread" if no_spread else f"{row['n']} {row['over']}"
         effects = ["–" if pd.isna(row[of]) else f"{row[of]:.2g}" for of in ("sees", "matters")]
         rows.append([row["claim"], _worded(row["status"]), number, over, " / ".join(effects)])
     columns = ["claim", "came out", "measured [95% interval]", "over", "sees / matters"]
@@ -331,6 +331,6 @@ def _percents(interval: Iterable[float]) -> str:
 
 
 def _number(row: dict[Any, Any]) -> str:
-    if row["ci_low"] == row["ci_high"]:  # exact
+    if row["ci_low"] == row["ci_high"]:  # no spread
         return f"{row['value']:.3g}"
     return f"{row['value']:.3g} [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"

@@ -203,7 +203,7 @@ class _Reader(Reader[HeadsConfig]):
                 *self.notes,
                 *variant.how_read,
                 *_notes(tokens, variant.model),
-                *filter(None, [unread, left_out_of_finders(variant.model)]),
+                *filter(None, [unread or left_out_of_finders(variant.model)]),
                 *caveats,
             ],
             "finders_unread": unread,

@@ -147,12 +147,13 @@ def finders(
         seed: of the bootstrap.
 
     Returns:
-        For each offset one row for each head that surely puts a tenth of its attention more there
-        than on the token `2 * shift` further back, as `HeadsAsked.heads_find_by` describes it; the
+        For each offset one row for each head that surely puts 0.1 of its attention more there than
+        on the token `2 * shift` further back, as `HeadsAsked.heads_find_by` describes it; the
         strongest first.
 
     Raises:
-        UserError: for a single sequence, for too long ones, and where no layer sees so far back.
+        UserError: for a single sequence, for too long ones, for layers without attention, and where
+            no layer sees so far back.
     """
     check_attention(model)
     size = _batch(len(tokens), batch_size)
@@ -282,7 +283,7 @@ def _queries_from(model: HookedModel, layer: int, shift: int, other: bool) -> It
 
 
 def _looking(weights: Weights, seed: int) -> list[int]:
-    """Heads that surely put so much more on their token than on that furthest back."""
+    """Heads that surely put so much more on their target than on the reference token."""
     more = weights[..., 0] - weights[..., 2]
     bootstrap = NamedBootstrap(dict(enumerate(more.T)), seed=seed)
     return [
@@ -297,12 +298,12 @@ def _finding(weights: Sequence[Float[np.ndarray, "sequence offset"]], seed: int)
     columns = {
         (name, place): of[:, i]
         for name, of in zip(("own", "same", "other"), weights, strict=True)
-        for i, place in enumerate(("here", "there", "beyond"))
+        for i, place in enumerate(("here", "there", "reference"))
     }
     bootstrap = NamedBootstrap(columns, seed=seed)
 
     def more(text: str, place: str) -> ArrayFunction:
-        return bootstrap.difference((text, place), (text, "beyond"))
+        return bootstrap.difference((text, place), (text, "reference"))
 
     own_here, own_there = more("own", "here"), more("own", "there")
     same_here, same_there = more("same", "here"), more("same", "there")

@@ -139,6 +139,7 @@ class HeadClassification(FinishedRun):
             measurements=measurements,
             heads=self.heads,
             finders=self.finders,
+            finding=self.finding,
             metrics=tables.head_metrics(measurements),
             conditions=conditions,
             losses=tables.losses(measurements),

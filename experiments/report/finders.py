@@ -1,24 +1,25 @@
 """The part of the heads page on what leads heads to the token that they look at, as plain data."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.report.encode import number
-from experiments.results.found_by import SHARES, TOKENS, told
+from experiments.results.found_by import SHARES, TOKENS
 
 _TITLES = {"previous": "The token before", "own": "Their own token"}
 # The page draws so many heads for each token; its download has all.
 _MOST = 20
 
 
-def finder_groups(finders: pd.DataFrame, n_heads: int) -> list[dict[str, Any]]:
+def finder_groups(finders: pd.DataFrame, finding: Sequence[str]) -> list[dict[str, Any]]:
     """What the page shows for each token that heads look at.
 
     Args:
         finders: what `experiments.results.found_by.finders_table` gives.
-        n_heads: that the model has.
+        finding: a sentence for each token that heads look at.
 
     Returns:
         Of each token its title, a sentence, its strongest heads, and how many more there are.
@@ -34,7 +35,7 @@ def finder_groups(finders: pd.DataFrame, n_heads: int) -> list[dict[str, Any]]:
             "rows": [_row(row) for row in rows.head(_MOST).to_dict("records")],
             "n_more": max(0, len(rows) - _MOST),
         }
-        for (token, rows), sentence in zip(there, told(finders, n_heads), strict=True)
+        for (token, rows), sentence in zip(there, finding, strict=True)
     ]
 
 

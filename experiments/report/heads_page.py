@@ -10,7 +10,7 @@ import pandas as pd
 from experiments.report import shell
 from experiments.report.encode import nested, number, numbers, packed_patterns
 from experiments.report.finders import finder_columns, finder_groups
-from experiments.results.found_by import SHARES, told
+from experiments.results.found_by import SHARES
 from experiments.results.heads import FOUND_BY, OF_PROMPTS_TOO, positional_heads
 from experiments.results.measurements import INTACT
 from nope_interp.errors import UserError
@@ -38,7 +38,8 @@ class HeadsReportData:
     layer and head, as `experiments.results.heads.heads_table` gives it, with, for each metric m of
     `metrics`, m (positions intact), m_low, m_high, m_chance and m_ablated; m_ablated_low and
     m_ablated_high are shown where they are there. Any number may be NaN and any word missing.
-    `finders` is what `experiments.results.found_by.finders_table` gives.
+    `finders` is what `experiments.results.found_by.finders_table` gives, `finding` what is said of
+    it: a sentence for each token that heads look at, or why there is none.
 
     `losses` are in nats per token. `offset_profiles` holds the mean attention weight at each
     distance from query to key, {condition: [layer head offset]}, and may hold "chance": [offset].
@@ -63,6 +64,7 @@ class HeadsReportData:
     measurements: pd.DataFrame
     heads: pd.DataFrame
     finders: pd.DataFrame
+    finding: Sequence[str]
     metrics: Sequence[str]
     conditions: Sequence[str]
     losses: Sequence[Mapping[str, Any]]
@@ -203,7 +205,7 @@ def render_heads(data: HeadsReportData) -> str:
         has_patterns=has_patterns,
         has_profiles=bool(profiles),
         gists=_gists(data),
-        finders=finder_groups(data.finders, len(data.heads)),
+        finders=finder_groups(data.finders, data.finding),
         share_words=SHARES,
         own_command=data.info["command"] + ("" if data.own_rules else " --rules rules.toml"),
         own_prompt=f"{data.info['command']} --prompt 'A text of your own.'",
@@ -238,7 +240,7 @@ def _gists(data: HeadsReportData) -> dict[str, str]:
         "head": "What it attends to, token by token, and its numbers.",
         "heads": positional_heads(data.heads, data.conditions[-1])
         or f"{len(data.heads)} heads: labels, scores, intervals; to sort, filter and save.",
-        "finders": told(data.finders, len(data.heads))[0],
+        "finders": next(iter(data.finding), ""),
         "loss": "Next-token loss with positions intact"
         + (" and taken away." if ablated else "; none were taken away in this run."),
         "frequencies": "How much of its queries and keys each head puts on each frequency.",

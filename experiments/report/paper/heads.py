@@ -75,7 +75,7 @@ def of_heads(data: HeadsReportData, head: str | None = None) -> dict[str, Drawin
     if data.edges:
         found.append(_circuit(data))
     if len(data.finders):
-        found.append(_finders(data.finders, len(data.heads)))
+        found.append(_finders(data))
     return {drawing.name: drawing for drawing in found}
 
 
@@ -247,9 +247,9 @@ def _circuit(data: HeadsReportData) -> Drawing:
     return Drawing("circuit", draw, (PAGE, ROW + 0.5))
 
 
-def _finders(finders: pd.DataFrame, n_heads: int) -> Drawing:
+def _finders(data: HeadsReportData) -> Drawing:
     """What leads heads to their token: a bar for each head, with the word beside its name."""
-    groups = finder_groups(finders, n_heads)
+    groups = finder_groups(data.finders, data.finding)
     colours = dict(zip(SHARES, COLOURS, strict=False))
     most = max(len(group["rows"]) for group in groups)
 

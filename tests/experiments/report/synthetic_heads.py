@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.heads_page import HeadsReportData
-from experiments.results.found_by import Finding
+from experiments.results.found_by import Finding, told
 from experiments.results.measurements import COLUMNS
 
 HOSTILE = "</script><script>document.title='x'</script>"
@@ -86,7 +86,8 @@ def synthetic_heads(
         "brief": "Loss 3.10, chance 5.50 nats per token.",
         "measurements": _measurements(heads, conditions),
         "heads": heads,
-        "finders": _finders(n_layers),
+        "finders": (finders := _finders(n_layers)),
+        "finding": told(finders, n_layers * n_heads),
         "metrics": list(METRICS),
         "conditions": conditions,
         "losses": _losses(conditions),

@@ -213,6 +213,14 @@ def test_what_leads_heads_stands_in_bars_and_words(page: Page) -> None:
         assert sum(widths) <= 100 + 1e-9
 
 
+def test_why_nothing_leads_heads_is_said(report: HeadsReportData) -> None:
+    why = "How heads find their tokens is read in text, not in tasks."
+    page = Page(render_heads(changed(report, finders=report.finders.iloc[:0], finding=[why])))
+    words = " ".join(" ".join(page.words).split())
+    assert why in words
+    assert "Mean attention Found by" not in words
+
+
 def test_the_download_has_heads_that_the_page_leaves_out(report: HeadsReportData) -> None:
     many = pd.concat([report.finders] * 10, ignore_index=True)
     page = Page(render_heads(changed(report, finders=many)))
@@ -251,6 +259,7 @@ def test_what_a_run_lacks_is_not_there() -> None:
         rules=[],
         settling=[],
         finders=synthetic_heads().finders.iloc[:0],
+        finding=[],
     )
     page = Page(render_heads(data))
     assert not ids(page) & OPTIONAL
