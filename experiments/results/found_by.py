@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import itemgetter
+from typing import Any
 
 import pandas as pd
 
@@ -59,8 +60,9 @@ SHARES = {"any_query": FoundBy.ANY_QUERY, "place": FoundBy.PLACE, "text": FoundB
 # What the rows of the tidy table are kept under, by token, and the columns of each metric.
 _PROBES = {"previous": "finds the previous token", "own": "finds its own token"}
 _ATTENTION = "attention"
+_NUMBERS = ["value", "ci_low", "ci_high"]
 _METRICS = {
-    _ATTENTION: ("value", "ci_low", "ci_high"),
+    _ATTENTION: tuple(_NUMBERS),
     **{name: (name, f"{name}_low", f"{name}_high") for name in SHARES},
 }
 _LOOK_AT = {
@@ -142,18 +144,23 @@ def finders_table(measurements: pd.DataFrame) -> pd.DataFrame:
     found = []
     for token, probe in _PROBES.items():
         rows = measurements[measurements["probe"] == probe]
+        numbers = rows.pivot(index=["layer", "head"], columns="metric", values=_NUMBERS)
         heads = []
-        for (layer, head), of in rows.groupby(["layer", "head"]):
-            numbers = of.set_index("metric")[["value", "ci_low", "ci_high"]]
-            value, low, high = numbers.loc[_ATTENTION]
-            shares = Finding(**{name: tuple(numbers.loc[name]) for name in SHARES})
+        of_heads = zip(numbers.index.tolist(), numbers.to_dict("records"), strict=True)
+        for (layer, head), of in of_heads:
+            value, low, high = _interval(of, _ATTENTION)
             where = {"token": token, "layer": layer, "head": head}
-            heads.append({**where, "value": value, "ci_low": low, "ci_high": high})
-            heads[-1] |= shares.columns()
+            shares = Finding(**{name: _interval(of, name) for name in SHARES}).columns()
+            heads.append({**where, "value": value, "ci_low": low, "ci_high": high, **shares})
         found += sorted(heads, key=itemgetter("value"), reverse=True)
     nothing = Finding(*[(0.0, 0.0, 0.0)] * len(SHARES)).columns()
     columns = ["token", "layer", "head", *_METRICS[_ATTENTION], *nothing]
     return pd.DataFrame(found, columns=columns)
+
+
+def _interval(numbers: Mapping[Any, float], metric: str) -> Interval:
+    value, low, high = (float(numbers[name, metric]) for name in _NUMBERS)
+    return value, low, high
 
 
 def told(finders: pd.DataFrame, n_heads: int) -> list[str]:
