@@ -265,7 +265,7 @@ def load(
     revision: str | None = None,
     dtype: str = "float32",
     positions: str = "auto",
-    text: str | None = None,
+    text: str | Path | None = None,
 ) -> LoadedModel:
     """A model that is ready to be asked.
 

@@ -15,6 +15,7 @@ import types
 import typing
 from collections.abc import Mapping
 from numbers import Integral, Real
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
 from nope_interp.errors import FieldError, UserError, shown, unknown_name
@@ -85,9 +86,9 @@ def check_seeds(seeds: range) -> None:
 def check_fields(config: Any, what: str = "") -> None:
     """Raise UserError where a field's value is not what the field's annotation says.
 
-    Whole numbers pass for floats and lists for tuples, and NumPy's numbers for Python's: they are
-    converted in place. Booleans do not pass for numbers, and floats must be finite. How many items
-    a tuple has is for the config to check.
+    Whole numbers pass for floats, lists for tuples, NumPy's numbers for Python's, and paths for
+    text: they are converted in place. Booleans do not pass for numbers, and floats must be finite.
+    How many items a tuple has is for the config to check.
 
     Args:
         config: a dataclass instance, frozen or not.
@@ -192,7 +193,9 @@ def _fitted_one(value: Any, kind: _Kind) -> Any:
         value = _whole(value, kind.numbers)
     elif kind.plain is float:
         value = _finite(value)
-    elif not isinstance(value, kind.plain) or (kind.choices and value not in kind.choices):
+    elif kind.plain is str and isinstance(value, PurePath):
+        value = str(value)
+    if not isinstance(value, kind.plain) or (kind.choices and value not in kind.choices):
         raise _DoesNotFit
     if kind.numbers is not None and value not in kind.numbers:
         raise _DoesNotFit

@@ -169,7 +169,7 @@ def variant_of(
     return replace(variant, notes=(embedded_note(),)) if trains_embedded(config) else variant
 
 
-def config_of(model: str | Path, **how: str | None) -> ProbingConfig:
+def config_of(model: str | Path, **how: str | Path | None) -> ProbingConfig:
     """The settings that a model is loaded with, where it decides the others.
 
     Sequences are as long as is asked later. Here they are of a length that any pretrained model

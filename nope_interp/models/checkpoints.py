@@ -52,7 +52,7 @@ class TrainedOn:
             raise UserError("scratchpad has no parts: name at least one, or leave it out.")
 
 
-def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> Path:
+def save_tensors(path: Path | str, tensors: dict[str, Tensor], header: dict[str, Any]) -> Path:
     """Write tensors with a JSON header and a digest of both, atomically.
 
     Args:
@@ -73,7 +73,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any])
     }
     text = json.dumps(header, sort_keys=True)
     metadata = {_HEADER: f"{_digest(copies, text)} {text}"}
-    return write_atomically(path, lambda part: save_file(copies, part, metadata))
+    return write_atomically(Path(path), lambda part: save_file(copies, part, metadata))
 
 
 def load_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -162,7 +162,7 @@ def load_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path:
 
 def save_model(
     model: HookedTransformer,
-    path: Path,
+    path: Path | str,
     *,
     task: str,
     lengths: tuple[int, int] | None = None,

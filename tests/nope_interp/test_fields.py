@@ -1,7 +1,9 @@
 """Fields take what their annotations say; everything else is one sentence that can be printed."""
 
 import dataclasses
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, no_type_check
 
 import numpy as np
@@ -96,6 +98,14 @@ def test_what_comes_from_files_and_numpy_is_converted() -> None:
     assert found == Everything(count=3, number=2.0, share=0.5, pair=(1, 2), many=("a",))
     assert type(found.count) is int
     assert type(found.number) is type(found.share) is float
+
+
+def test_paths_are_text() -> None:
+    assert Everything(many=[Path("folder") / "text.txt"]).many == (
+        os.path.join("folder", "text.txt"),
+    )
+    with pytest.raises(UserError, match="count"):
+        Everything(count=Path("3"))
 
 
 @given(st.floats(allow_nan=False), st.floats(0, 1), st.floats(1, 2))
