@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -20,7 +21,8 @@ from experiments.variants.config import ProbingConfig
 from experiments.variants.embedded import EMBEDDED_MODEL
 from experiments.variants.variants import config_of, loaded_variant
 from nope_interp.positions.layers import describe_positions
-from nope_interp.tasks.sources import TextSource
+from nope_interp.shapes import Sequences
+from nope_interp.tasks.sources import TextSource, TokenSource
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,38 @@ class LoadedModel(HeadsAsked):
             and most, when what precedes a query is reversed. Empty where nothing is known.
         """
         return pd.DataFrame(self.variant.position_table())
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its tokenizer, as transformers has them."""
+        return self.variant.tokenizer
+
+    def tokens(
+        self, n: int = 192, seq_len: int | None = None, *, held_out: bool = False, seed: int = 0
+    ) -> Sequences:
+        """Sequences of what it is read on, as for `stream`, `fit_code` and `sequence_losses`.
+
+        Args:
+            n: how many.
+            seq_len: tokens in each, begin token included; None takes 128, one example of a task, or
+                the context where that is shorter.
+            held_out: whether they come from the text that probes are not fitted on.
+            seed: of the draw.
+
+        Returns:
+            Token ids, `[sequence pos]`. Examples of a task begin with its begin token, text with
+            none.
+
+        Raises:
+            UserError: for too short a text, and sequences longer than the context.
+
+        Example:
+            >>> lm = load()
+            >>> code = fit_code(lm.model, lm.tokens(300), layer=1)  # doctest: +SKIP
+        """
+        config = self._asked(n_fit=n, n_held_out=n, seed=seed, seq_len=seq_len)
+        source, of = self._drawn_as(seq_len, config)
+        return source.sequences(n, **of, split="held_out" if held_out else "fit")
 
     def read(self, prompt: str) -> PromptReading:
         """How surprising is each token of a prompt, and what may come next?
@@ -118,11 +152,7 @@ class LoadedModel(HeadsAsked):
         """
         where = sites(self.variant.n_layers, hooks, layers)
         config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=seq_len)
-        source = self.variant.sources[0]
-        length = config.seq_len if isinstance(source, TextSource) else self._length(seq_len)
-        if seq_len is None:
-            source, length = source.single(length)
-        of = {"seq_len": length, "begin_token": source.always_begins, "seed": config.seed}
+        source, of = self._drawn_as(seq_len, config)
         split = Split.of(source, config.n_fit, config.n_held_out, **of)
         return positions_read(self.variant, split, where, ablate, config.batch_size, config.seed)
 
@@ -250,6 +280,17 @@ class LoadedModel(HeadsAsked):
         """
         config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=seq_len)
         return positions_routed(self.variant, config)
+
+    def _drawn_as(
+        self, seq_len: int | None, config: ProbingConfig
+    ) -> tuple[TokenSource, dict[str, Any]]:
+        """Where sequences come from, and how they are drawn."""
+        source = self.variant.sources[0]
+        length = config.seq_len if isinstance(source, TextSource) else self._length(seq_len)
+        if seq_len is None:
+            source, length = source.single(length)
+        begin_token = source.always_begins
+        return source, {"seq_len": length, "begin_token": begin_token, "seed": config.seed}
 
     def _asked(self, seq_len: int | None, **how: int) -> ProbingConfig:
         """Its settings; sequences of text are as long as is asked."""

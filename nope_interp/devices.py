@@ -2,7 +2,7 @@
 
 import re
 
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 
 # Those of torch's kinds that hold numbers.
 _KINDS = "cpu|cuda|mps|xpu|hpu|mtia|npu|xla"
@@ -10,6 +10,8 @@ _KINDS = "cpu|cuda|mps|xpu|hpu|mtia|npu|xla"
 
 def check_device_name(device: str) -> None:
     """Raise UserError for what is no torch device anywhere; loads nothing heavy."""
+    if not isinstance(device, str):
+        raise UserError(f"the device is {shown(device)}: give its name, such as 'cpu' or 'cuda:0'.")
     if not re.fullmatch(rf"({_KINDS})(:\d{{1,4}})?", device):
         raise _unusable(device)
 

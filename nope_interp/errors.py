@@ -8,6 +8,8 @@ from itertools import islice
 from types import FrameType
 
 _MOST_LISTED = 12
+# What others call what has another name here.
+_SYNONYMS = {"rope": "rotary", "absolute": "learned", "nope": "none"}
 _LONGEST_SHOWN = 60
 # Where a warning is not the user's: in this project, and in what calls it back for itself.
 _NOT_THE_USERS = ("nope_interp", "probes", "experiments", "contextlib", "torch")
@@ -36,6 +38,8 @@ def shown(value: object, limit: int = _LONGEST_SHOWN) -> str:
     except ValueError:  # Python refuses to print integers of thousands of digits
         kind = type(value).__name__
         text = f"a huge {kind}" if isinstance(value, int) else f"a {kind} with a huge number"
+    if "\n" in text:  # a model's, say
+        return f"a {type(value).__name__}"
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
@@ -103,14 +107,17 @@ def nearest_name(name: object, choices: Iterable[str], closeness: float = 0.5) -
         >>> nearest_name("n_layer", ["layers", "transformer.n_layers"])
         'transformer.n_layers'
     """
+    if not isinstance(name, str):
+        return None
     known = list(choices)
     spelled = {choice.rpartition(".")[2]: choice for choice in reversed(known)}
-    end = str(name).rpartition(".")[2]
+    end = name.rpartition(".")[2]
     if end in spelled:
         return spelled[end]
     small = {written.lower(): choice for written, choice in spelled.items()}
     small |= {choice.lower(): choice for choice in known}
-    found = difflib.get_close_matches(str(name).lower(), small, n=1, cutoff=closeness)
+    meant = _SYNONYMS.get(name.lower(), name.lower())
+    found = difflib.get_close_matches(meant, small, n=1, cutoff=closeness)
     return small[found[0]] if found else None
 
 
@@ -135,7 +142,7 @@ def unknown_name(
     """
     known = list(choices)
     given = name if isinstance(name, str) else shown(name)
-    nearest = nearest_name(given, known, closeness)
+    nearest = nearest_name(name, known, closeness)
     if nearest is not None:
         return UserError(f"unknown {what} {given!r}: did you mean {nearest!r}?")
     more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""

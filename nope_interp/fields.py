@@ -13,7 +13,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
@@ -86,9 +86,9 @@ def check_seeds(seeds: range) -> None:
 def check_fields(config: Any, what: str = "") -> None:
     """Raise UserError where a field's value is not what the field's annotation says.
 
-    Whole numbers pass for floats, lists for tuples, NumPy's numbers for Python's, and paths for
-    text: they are converted in place. Booleans do not pass for numbers, and floats must be finite.
-    How many items a tuple has is for the config to check.
+    Whole numbers pass for floats, sequences and arrays for tuples, NumPy's numbers for Python's,
+    and paths for text: they are converted in place. Booleans do not pass for numbers, and floats
+    must be finite. How many items a tuple has is for the config to check.
 
     Args:
         config: a dataclass instance, frozen or not.
@@ -183,7 +183,8 @@ def _fitted(value: Any, kind: _Kind) -> Any:
         return None
     if not kind.many:
         return _fitted_one(value, kind)
-    if not isinstance(value, list | tuple):
+    value = value.tolist() if hasattr(value, "tolist") else value  # NumPy's, pandas', torch's
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise _DoesNotFit
     return tuple(_fitted_one(item, kind) for item in value)
 

@@ -14,10 +14,32 @@ from zlib import crc32
 
 from safetensors import SafetensorError
 
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 
 # Config, tokenizer, weights and chat template, as transformers names them.
 _OF_MODELS = (".json", ".safetensors", ".bin", ".model", ".txt", ".tiktoken", ".jinja")
+
+
+def given_path(path: Path | str) -> Path:
+    """Where a path that somebody gave leads: `~` is their home folder.
+
+    Args:
+        path: of a file or folder, which need not be there.
+
+    Returns:
+        The same as a Path.
+
+    Raises:
+        UserError: for what is no path, and a `~` of somebody who has no home here.
+    """
+    if not isinstance(path, str | Path):
+        raise UserError(f"the path is {shown(path)}: give that of a file or folder.")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(
+            f"{str(path)!r} begins with a user who has no home here: check the path."
+        ) from error
 
 
 def make_folder(folder: Path) -> Path:

@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
+from nope_interp.errors import UserError
 from nope_interp.sites import pattern_hook
 
 
@@ -47,6 +48,15 @@ class HookedModel(Protocol):
 
     def to_tokens(self, text: str | list[str]) -> Any:
         """Ids of a text or of several, `[batch pos]`."""
+
+
+def check_hooked(model: object) -> None:
+    """Raise UserError for what has no hook points, such as what holds a model and is none."""
+    if isinstance(model, HookedModel):
+        return
+    inside = isinstance(getattr(model, "model", None), HookedModel)
+    remedy = "its `model`" if inside else "a HookedTransformer or the model of load_pretrained"
+    raise UserError(f"a {type(model).__name__} has no hook points: give {remedy}.")
 
 
 def key_heads(model: HookedModel) -> int:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, check_hooked
 from nope_interp.progress import progress
 from nope_interp.query_blocks import block_size, queries_in_blocks
 from nope_interp.shapes import Sequences, Tokens
@@ -125,6 +125,7 @@ def stream(
             name), a hook that never fired, activations that are not finite (with the hook and the
             batch), and, with the same context, for any ValueError of a listener.
     """
+    check_hooked(model)
     known = model.hook_dict
     for name in listeners:
         if name not in known:
@@ -275,7 +276,7 @@ def _hear(listener: Listener, activations: Tensor, name: str, batch: int) -> Non
     if not is_finite(activations, name):
         raise UserError(
             f"activations at {name}, batch {batch}, hold NaN or infinite values: "
-            "look at the weights, or give --dtype float32."
+            "look at the weights, or read them in float32."
         )
     try:
         listener(activations)

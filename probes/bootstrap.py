@@ -1,13 +1,14 @@
 """Bootstrap intervals over sequences, from a stream; many tests at once. Needs no torch."""
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 
+from probes._draws import drawn, state_of
 from probes.errors import ProbeError
 from probes.scores import Score
 
@@ -42,7 +43,7 @@ class SequenceBootstrap:
         self.n_resamples = n_resamples
         self.n = 0
         self._seeds = frozenset({seed})
-        self._drawing = _state(np.random.PCG64(seed))
+        self._drawing = state_of(np.random.PCG64(seed))
         self._total = np.zeros(0)  # [k]
         self._squares = np.zeros(0)  # [k], of the deviations from the mean
         self._resampled = np.zeros((n_resamples, 0))  # [resample k], weighted sums
@@ -65,7 +66,7 @@ class SequenceBootstrap:
         rows = np.asarray(values, dtype=np.float64)
         if not np.isfinite(rows).all():
             raise ProbeError("values hold NaN or infinite numbers: their mean would mean nothing")
-        weights, self._drawing = _drawn(self._drawing, self.n_resamples, len(rows))
+        weights, self._drawing = drawn(self._drawing, self.n_resamples, len(rows))
         resampled = _product(weights, rows)
         squares = np.square(rows - rows.sum(axis=0) / max(len(rows), 1)).sum(axis=0)
         self._add(len(rows), rows.sum(axis=0), squares, resampled, weights.sum(axis=1))
@@ -332,30 +333,6 @@ def ratio(part: ArrayFunction, whole: ArrayFunction) -> ArrayFunction:
         A function of means, for `NamedBootstrap.score`.
     """
     return lambda means: part(means) / whole(means)
-
-
-# What a generator of numpy draws next: its state and its increment.
-_State = tuple[int, int]
-
-
-def _state(generator: np.random.PCG64) -> _State:
-    of = generator.state["state"]
-    return of["state"], of["inc"]
-
-
-@lru_cache(maxsize=8)
-def _drawn(
-    state: _State, n_resamples: int, n: int
-) -> tuple[Float[Array, "resample batch"], _State]:
-    """Weights, and the state after them.
-
-    All that is measured on the same sequences with the same seed asks for the same weights, which
-    take longer to draw than to use.
-    """
-    drawing = np.random.PCG64()
-    drawing.state = {**drawing.state, "state": {"state": state[0], "inc": state[1]}}
-    weights = np.random.Generator(drawing).poisson(1.0, (n_resamples, n)).astype(np.float64)
-    return weights, _state(drawing)
 
 
 def _product(

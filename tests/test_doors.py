@@ -144,30 +144,27 @@ def test_what_hides_a_package_of_ours_is_named(tmp_path: Path, package: str, kin
     code = (
         "import nope_interp as ni\ntry:\n    ni.TransformerConfig\nexcept ImportError as e:\n"
         "    print(e)\nelse:\n    from experiments import CompareConfig\n"
-        "    from probes import ProbeError"
+        "    from probes import ProbeError\n"
+        "import sys\nprint('--', flush=True)\nsys.argv = ['nope-interp', '--version']\nni.main()"
     )
     # As it is installed: our packages are found after the folder that Python is started in.
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-
-    def ran(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-c", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-        )
-
-    run, command = ran(code), ran("import nope_interp\nnope_interp.main()", "--version")
-    assert run.returncode == 0, run.stderr
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    library, _, command = run.stdout.partition("--\n")
     if kind != "folder":
-        assert f"{str(hidden)!r} hides the package {package!r} of nope-interp" in run.stdout
-        assert run.stdout.count("\n") == 1
-        assert (command.returncode, command.stderr) == (2, f"nope-interp: {run.stdout}")
+        assert f"{str(hidden)!r} hides the package {package!r} of nope-interp" in library
+        assert library.count("\n") == 1
+        assert (run.returncode, run.stderr, command) == (2, f"nope-interp: {library}", "")
     else:
         # Python prefers our package to a folder without an __init__.py.
-        assert run.stdout == ""
-        assert command.returncode == 0, command.stderr
+        assert (library, run.returncode, run.stderr) == ("", 0, "")
+        assert command
 
 
 def test_an_interrupt_while_the_command_line_is_loaded_is_silent(tmp_path: Path) -> None:

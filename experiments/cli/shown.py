@@ -193,6 +193,7 @@ def claims_shown(table: Any, name: str | None) -> Shown:
 
 def sweep_shown(swept: Any) -> Shown:
     """How many cells of a sweep are done, and where."""
-    n = len(swept.cells)
-    lines = [f"{n - len(swept.failed())} of {n} cells are done.", f"Sweep: {swept.folder}"]
-    return Shown({"sweep": str(swept.folder), "cells": swept.summary()}, lines)
+    cells = swept.summary()
+    done = sum(cell["state"] == "done" for cell in cells)
+    lines = [f"{done} of {len(cells)} cells are done.", f"Sweep: {swept.folder}"]
+    return Shown({"sweep": str(swept.folder), "cells": cells}, lines)

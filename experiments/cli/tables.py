@@ -13,6 +13,7 @@ from experiments.papers.listing import RECORDED
 from experiments.results.answer import Answer, Reading
 from experiments.results.benchmark import MISSED, OUTCOMES, told
 from experiments.results.measurements import LOSS
+from experiments.results.percent import percent
 from experiments.results.position_use import Interval
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
@@ -317,7 +318,7 @@ def _worded(word: str) -> Text:
 def _read(reading: Reading | None) -> Text:
     if reading is None:
         return Text("–")
-    return _worded(reading.word) + Text(f" {100 * reading.gain[0]:.0f}%")
+    return _worded(reading.word) + Text(f" {percent(reading.gain[0])}")
 
 
 def _share(interval: Interval | None) -> Text:
@@ -325,9 +326,8 @@ def _share(interval: Interval | None) -> Text:
 
 
 def _percents(interval: Iterable[float]) -> str:
-    # Adding zero makes a zero of what rounds to minus zero.
-    value, low, high = (f"{round(100 * number) + 0}" for number in interval)
-    return f"{value}% [{low}, {high}]"
+    value, low, high = map(percent, interval)
+    return f"{value} [{low.removesuffix('%')}, {high.removesuffix('%')}]"
 
 
 def _number(row: dict[Any, Any]) -> str:

@@ -21,10 +21,11 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from experiments.codes.guessers import question_of
-from experiments.codes.order import answers_of, before
+from experiments.codes.order import answers_of
 from experiments.codes.task import InterventionTask
 from experiments.results.interchange import ASKING, QUESTION
 from nope_interp.errors import UserError
+from nope_interp.models.marked import before
 
 Asked = Bool[Tensor, "sequence pos"]
 TokenIds = Int[Tensor, "sequence pos"]

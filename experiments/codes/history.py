@@ -5,8 +5,8 @@ Every kept model is read on the same few sequences with the same draws, so that 
 step to the next is the model.
 """
 
+import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from experiments.codes.text_order import text_order_rows
 from experiments.probing.measure import closed_form_probes, measure, sites
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import LOSS
+from experiments.results.notes import UNMOVED
 from experiments.variants.config import ProbingConfig
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant
@@ -32,6 +33,8 @@ from nope_interp.progress import progress
 from nope_interp.tasks.sources import TextSource, TokenSource
 from nope_interp.training.loop import watched_steps
 from probes.bootstrap import SequenceBootstrap
+
+_LOG = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 # What reads the heads of one model after another: of which variant, how, and with a begin token?
@@ -104,19 +107,29 @@ def history_rows(
 
 
 def _moved(task: InterventionTask, source: TokenSource) -> OfMoves:
-    """What moves positions in one model after another; nothing where they cannot be moved."""
-    if isinstance(source, TextSource) and too_little_to_move(*task.split.held_out.shape) is None:
-        return lambda task, context: [
-            *text_order_rows(task, source, context=context),
-            *text_noising_rows(task, context=context),
-        ]
-    with suppress(UserError):  # of tasks whose answers elsewhere are not known
-        elsewhere = movable(task)
-        return lambda task, context: [
-            *order_rows(task, context=context),
-            *noising_rows(task, elsewhere, context=context),
-        ]
-    return lambda task, context: []
+    """What moves positions in one model after another; nothing, said once, where they cannot be."""
+    try:
+        return _in_text(task, source) if isinstance(source, TextSource) else _in_answers(task)
+    except UserError as error:
+        _LOG.warning("%s %s", UNMOVED, error)
+        return lambda task, context: []
+
+
+def _in_text(task: InterventionTask, source: TextSource) -> OfMoves:
+    if (why := too_little_to_move(*task.split.held_out.shape)) is not None:
+        raise UserError(why)
+    return lambda task, context: [
+        *text_order_rows(task, source, context=context),
+        *text_noising_rows(task, context=context),
+    ]
+
+
+def _in_answers(task: InterventionTask) -> OfMoves:
+    elsewhere = movable(task)
+    return lambda task, context: [
+        *order_rows(task, context=context),
+        *noising_rows(task, elsewhere, context=context),
+    ]
 
 
 def _loss_row(task: InterventionTask, model: HookedModel, context: Row) -> Row:

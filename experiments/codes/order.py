@@ -25,7 +25,7 @@ from experiments.results.interchange import (
     SHUFFLED_QUESTION,
 )
 from nope_interp.errors import UserError
-from nope_interp.models.marked import logits_at
+from nope_interp.models.marked import before, logits_at
 from nope_interp.models.transformer import HookedTransformer
 from probes.bootstrap import SequenceBootstrap
 
@@ -90,20 +90,6 @@ def answers_of(task: InterventionTask) -> Bool[Tensor, "sequence pos"]:
             "such a checkpoint."
         )
     return task.answer
-
-
-def before(answer: Bool[Tensor, "sequence pos"]) -> Bool[Tensor, "sequence pos"]:
-    """The positions whose next token is an answer.
-
-    Args:
-        answer: which tokens are one.
-
-    Returns:
-        As `answer`; never the last position.
-    """
-    asking = answer.roll(-1, dims=1)
-    asking[:, -1] = False
-    return asking
 
 
 @torch.no_grad()

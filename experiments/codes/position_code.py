@@ -10,15 +10,16 @@ Position 40 keeps its content and tells, by this code, that it is position 41.
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import index
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.probing.measure import Site, feed
+from experiments.probing.measure import Site, chosen_layers, feed
 from experiments.results.measurements import FIRST_POSITION
-from nope_interp.errors import UserError, unknown_name
-from nope_interp.hooked_model import HookedModel
+from nope_interp.errors import UserError, shown, unknown_name
+from nope_interp.hooked_model import HookedModel, check_hooked
 from nope_interp.interventions.intervene import Running, intervene
 from nope_interp.interventions.reading import ROUTES, SCORES, read_changed
 from nope_interp.shapes import Sequences
@@ -107,9 +108,15 @@ class PositionCode:
             raise UserError(
                 f"moves are {moves}: give the position whose code each gets, such as {{40: 41}}."
             )
-        index = {int(position): number for number, position in enumerate(self.positions)}
+        try:
+            moves = {index(position): index(source) for position, source in moves.items()}
+        except TypeError as error:
+            raise UserError(
+                f"moves are {moves}: give whole numbers, such as {{40: 41}}."
+            ) from error
+        fitted = {int(position): number for number, position in enumerate(self.positions)}
         for position in (*moves, *moves.values()):
-            if position not in index:
+            if position not in fitted:
                 raise UserError(
                     f"position {position} has no code of its own: give one of "
                     f"{int(self.positions[0])} to {int(self.positions[-1])} whose token differs "
@@ -119,8 +126,8 @@ class PositionCode:
             raise UserError("no position is moved: give at least one, such as {40: 41}.")
         sources = torch.arange(len(self.positions))
         for position, source in moves.items():
-            sources[index[position]] = index[source]
-        at = torch.tensor(sorted(index[position] for position in moves))
+            sources[fitted[position]] = fitted[source]
+        at = torch.tensor(sorted(fitted[position] for position in moves))
         # Correlations are with all positions before.
         return sources, torch.arange(int(at[-1]) + 1) if self.name == SIMILARITY else at
 
@@ -164,6 +171,8 @@ def fit_code(
         UserError: for an unknown name, site or layer, for similarity elsewhere than at "attn_in",
             and for too few sequences or positions.
     """
+    check_hooked(model)
+    (layer,) = chosen_layers(model.cfg.n_layers, [layer])
     code = unfitted_code(tokens, name, Site(layer, site))
     feed_code(model, tokens, code, batch_size=batch_size)
     return code
@@ -203,8 +212,9 @@ def unfitted_code(tokens: Sequences, name: str, site: Site) -> PositionCode:
         UserError: as `check_code`, and for too few sequences or positions.
     """
     check_code(name, site)
-    if tokens.ndim != 2:
-        raise UserError(f"tokens have {tokens.ndim} axes: give [sequence, position].")
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2:
+        what = f"have {tokens.ndim} axes" if isinstance(tokens, Tensor) else f"are {shown(tokens)}"
+        raise UserError(f"tokens {what}: give a tensor, [sequence, position].")
     differs = (tokens != tokens[:1]).any(dim=0)
     differs[:FIRST_POSITION] = False
     positions = differs.nonzero()[:, 0]

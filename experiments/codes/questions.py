@@ -55,6 +55,8 @@ def positions_read(
     Raises:
         UserError: for an ablation or a layer that the model lacks.
     """
+    with Ablation(ablate, seed=seed).of(variant.model):
+        pass  # what cannot be taken away is refused before anything is read
     found: list[dict[str, Any]] = []
     for name in (None, *([] if ablate is None else [ablate])):
         context = variant.context("probe", seed, False, positions=name or INTACT)

@@ -35,6 +35,7 @@ from experiments.results.worth import WORTH_NAMING
 from experiments.variants.config import ProbingConfig
 from nope_interp.errors import UserError
 from nope_interp.models.losses import sequence_losses
+from nope_interp.models.marked import before
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.examples import Examples
@@ -85,7 +86,7 @@ def _asking(model: HookedTransformer, examples: BothLengths, some: Examples, see
         seed,
         positions=slice(None),
     )
-    own, asked = some.tokens.roll(-1, dims=1), some.answer.roll(-1, dims=1)
+    own, asked = some.tokens.roll(-1, dims=1), before(some.answer)
     return Asking(task, own, own, asked)
 
 

@@ -105,6 +105,7 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
         run.read_scaled(model, context)
         if config.control:
             run.read(CONTROL, run.trained(CONTROL, model, tokenizer, load))
+        del model  # two of them would stand in memory
         model, _, _ = load(config.model)
         drop_positions(model, qk_norm=config.qk_norm)
         run.read(DROPPED, model)

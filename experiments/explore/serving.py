@@ -20,6 +20,7 @@ from experiments.loaded import LoadedModel, load
 from experiments.variants.embedded import EMBEDDED_MODEL
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
+from nope_interp.files import given_path
 from nope_interp.models.transformer import HookedTransformer
 
 _NEEDED = ("fastapi", "uvicorn")
@@ -122,7 +123,7 @@ def explore(
             loaded, and for one that is too large for the memory.
     """
     how = {"device": device, "revision": revision, "dtype": dtype, "positions": positions}
-    opened = opened_page(model, port=port, out=Path(out), framed=True, text=text, **how)
+    opened = opened_page(model, port=port, out=given_path(out), framed=True, text=text, **how)
     return opened.start()
 
 

@@ -82,8 +82,7 @@ class HeadsAsked:
             UserError: for an unknown detector, an ablation that the model does not allow, attention
                 sinks, and chunks shorter than the sequences.
         """
-        asked = {"seq_len": self._length(seq_len), "n_sequences": n_sequences, "seed": seed}
-        config = HeadsConfig.like(self.config, **asked)
+        config = self._asked_of_heads(n_sequences, seq_len, seed)
         return strongest_heads(self.variant, config, detector, n, ablate)
 
     def heads_find_by(
@@ -124,8 +123,8 @@ class HeadsAsked:
             UserError: for an offset or a shift that the sequences do not hold, a model of a task,
                 where no head looks there, and as `top_heads`.
         """
-        asked = {"seq_len": self._length(seq_len), "n_sequences": n_sequences, "seed": seed}
-        return found_by(self.variant, HeadsConfig.like(self.config, **asked), offset, shift)
+        config = self._asked_of_heads(n_sequences, seq_len, seed)
+        return found_by(self.variant, config, offset, shift)
 
     def without_heads(
         self,
@@ -158,8 +157,12 @@ class HeadsAsked:
         Raises:
             UserError: as `top_heads`, and where no head of the one comes after the other.
         """
+        config = self._asked_of_heads(n_sequences, seq_len, seed)
+        return without_heads(self.variant, config, removed, read)
+
+    def _asked_of_heads(self, n_sequences: int, seq_len: int | None, seed: int) -> HeadsConfig:
         asked = {"seq_len": self._length(seq_len), "n_sequences": n_sequences, "seed": seed}
-        return without_heads(self.variant, HeadsConfig.like(self.config, **asked), removed, read)
+        return HeadsConfig.like(self.config, **asked)
 
     def _length(self, asked: int | None) -> int:
         if asked is None:

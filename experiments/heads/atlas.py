@@ -20,6 +20,7 @@ from experiments.variants.checks import check_files
 from experiments.variants.config import resolved
 from experiments.variants.words import asked
 from nope_interp.errors import UserError
+from nope_interp.files import given_path
 
 
 @dataclass(frozen=True)
@@ -156,12 +157,12 @@ def heads_atlas(
     for one in configs:
         check_files(one)
     if like.ablate is not None:
-        configs = [without_what_is_not_there(one, Path(out), device) for one in configs]
+        configs = [without_what_is_not_there(one, given_path(out), device) for one in configs]
         if all(one.ablate is None for one in configs):
             raise UserError("none of these models has positions to take away: leave --ablate out.")
     how: dict[str, Any] = {"device": device, "shards": shards, "ray": ray}
     runs = [classify_heads(one, out=out, show_progress=show_progress, **how) for one in configs]
-    names = tuple(RunFolder.of(Path(out), one).path.name for one in configs)
+    names = tuple(RunFolder.of(given_path(out), one).path.name for one in configs)
     ablated = next((i for i, one in enumerate(configs) if one.ablate is not None), 0)
     asks = AtlasConfig(tuple(models), names, like.text, ablated)
     return HeadAtlas.once(asks, out, lambda folder: _side_by_side(models, runs))

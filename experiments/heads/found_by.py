@@ -38,7 +38,7 @@ from nope_interp.shapes import AttentionMaps, Sequences
 from nope_interp.sites import layer_ranges, pattern_hook
 from nope_interp.streams import stream
 from nope_interp.tasks.sources import TextSource
-from probes.bootstrap import ArrayFunction, NamedBootstrap
+from probes.bootstrap import ArrayFunction, NamedBootstrap, SequenceBootstrap
 
 # Of each head, on the target, on the token `shift` further back, and on the reference token, twice
 # as far back.
@@ -284,13 +284,8 @@ def _queries_from(model: HookedModel, layer: int, shift: int, other: bool) -> It
 
 def _looking(weights: Weights, seed: int) -> list[int]:
     """Heads that surely put so much more on their target than on the reference token."""
-    more = weights[..., 0] - weights[..., 2]
-    bootstrap = NamedBootstrap(dict(enumerate(more.T)), seed=seed)
-    return [
-        head
-        for head in range(more.shape[1])
-        if bootstrap.score("more", bootstrap.mean(head), chance=0.0).ci_low >= WORTH_NAMING
-    ]
+    low, _ = SequenceBootstrap(seed=seed).update(weights[..., 0] - weights[..., 2]).interval()
+    return [int(head) for head in np.flatnonzero(low >= WORTH_NAMING)]
 
 
 def _finding(weights: Sequence[Float[np.ndarray, "sequence offset"]], seed: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from experiments.papers.result import Reproduction, row_of
 from experiments.results.claims import NOT_MEASURED, Claim, Outcome
 from experiments.runs.folder import RunFolder
 from nope_interp.errors import UserError
+from nope_interp.files import given_path
 
 AnyRun = Reproduction | Recorded
 
@@ -30,7 +31,7 @@ def listing(out: Path | str = "runs") -> pd.DataFrame:
     rows = []
     for found in PAPERS.values():
         kept = recorded(found.name)
-        runs: list[AnyRun] = [*_best_first(Path(out), found.name)]
+        runs: list[AnyRun] = [*_best_first(given_path(out), found.name)]
         runs += [] if kept is None else [kept]
         for claim in found.claims:
             shown = _outcome_in(runs, claim)

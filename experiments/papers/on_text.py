@@ -16,6 +16,7 @@ from nope_interp.models.checkpoints import load_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import describe_positions
+from nope_interp.pretrained.source import is_own
 from nope_interp.shapes import Sequences
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import TokenSource
@@ -117,7 +118,7 @@ def given_variant(config: ReproduceConfig, device: str, *, seq_len: int) -> Mode
 
 def _check_ours(config: ReproduceConfig, model: str, seq_len: int) -> None:
     """Raise UserError for a model of ours that reads no text, or too little of it."""
-    if not model.endswith(".safetensors"):
+    if not is_own(model):
         return
     ours, trained_on = load_model(model)
     if trained_on.task != TextTask.name:

@@ -1,7 +1,7 @@
 """Every probe at every layer and site of one model, on one kind of tokens, in one stream."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -131,8 +131,27 @@ def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = No
     """
     if isinstance(sites, str):
         raise UserError(f"the sites are {shown(sites)}: give a list, such as [{shown(sites)}].")
+    chosen = chosen_layers(n_layers, range(n_layers) if layers is None else layers)
+    every = [Site(layer, site) for layer in chosen for site in sites]
+    embedding = Site(0, "resid_pre")
+    return [embedding, *(site for site in every if site != embedding)]
+
+
+def chosen_layers(n_layers: int, layers: Iterable[int]) -> list[int]:
+    """Layers that somebody chose, in their order of depth.
+
+    Args:
+        n_layers: how many the model has.
+        layers: some of them, from 0.
+
+    Returns:
+        The same as Python's whole numbers.
+
+    Raises:
+        UserError: for a layer that the model lacks, and for what are no layers.
+    """
     try:
-        chosen = sorted(map(index, range(n_layers) if layers is None else layers))
+        chosen = sorted(map(index, layers))
     except TypeError as error:
         raise UserError(f"layers are {layers!r}: give a list of whole numbers.") from error
     for layer in chosen:
@@ -140,9 +159,7 @@ def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = No
             raise UserError(
                 f"the model has no layer {layer}: choose from layers 0 to {n_layers - 1}."
             )
-    every = [Site(layer, site) for layer in chosen for site in sites]
-    embedding = Site(0, "resid_pre")
-    return [embedding, *(site for site in every if site != embedding)]
+    return chosen
 
 
 def code_probes(seed: int) -> list[StreamingProbe]:

@@ -21,6 +21,7 @@ import pandas as pd
 from experiments.results.code_ablation import EVERYWHERE
 from experiments.results.findings import Figure, Panel, Series, share
 from experiments.results.measurements import INTACT
+from experiments.results.percent import percent
 from experiments.results.position_use import Word
 
 TRUTHS = (Word.USED, Word.REDUNDANT, Word.NOT_USED)
@@ -225,7 +226,8 @@ def told(row: "pd.Series[Any] | Mapping[Hashable, Any]", outcome: str) -> str:
     """
     if np.isnan(row[outcome]):
         return "–"
-    return f"{row[outcome]:.0%} [{row[f'{outcome}_low']:.0%}, {row[f'{outcome}_high']:.0%}]"
+    value, low, high = (percent(row[f"{outcome}{end}"]) for end in ("", "_low", "_high"))
+    return f"{value} [{low}, {high}]"
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:

@@ -131,6 +131,8 @@ class Cells:
 
     def _one_by_one(self, computes: Mapping[str, Callable[[], Cell]], pool: Pool) -> Iterator[str]:
         self._expect(computes)
+        if len({self._path(title) for title in computes}) < len(computes):
+            raise UserError("two names differ only in '/' and '-': rename one.")
         found = {title: self._kept(title) for title in computes}
         missing = [title for title, kept in found.items() if kept is None]
         for title in found:

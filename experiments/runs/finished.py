@@ -16,7 +16,7 @@ from experiments.results.measurements import read_arrays, read_table, write_arra
 from experiments.results.summary import summary
 from experiments.runs.folder import RunConfig, RunFolder, check_format, made_by, seconds_before
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.files import write_atomically
+from nope_interp.files import given_path, write_atomically
 
 Run = TypeVar("Run", bound="FinishedRun")
 
@@ -144,7 +144,7 @@ class FinishedRun(ABC):
             UserError: where the folder cannot be written to or is a newer version's, and what
                 `make` raises; one that is refused before it has computed anything leaves no folder.
         """
-        run = RunFolder.of(Path(out), config)
+        run = RunFolder.of(given_path(out), config)
         with run.begun(config):
             if run.finished:
                 # One that was killed as soon as it was finished still has them.
@@ -236,7 +236,7 @@ class FinishedRun(ABC):
         run = RunFolder(self.folder)
         if path is None:
             run.refuse_newer()
-        target = run.report if path is None else Path(path)
+        target = run.report if path is None else given_path(path)
         with self._of_one_run():
             page = self.html()
         return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))

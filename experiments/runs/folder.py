@@ -1,10 +1,7 @@
 """One folder for each run: named for its config, whole or resumable, never computed twice."""
 
-import fcntl
 import hashlib
 import json
-import logging
-import os
 import platform
 import shutil
 from collections.abc import Iterator, Set
@@ -14,8 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from experiments.runs.lock import LOCK, alone_in
 from nope_interp.errors import UserError, shown
-from nope_interp.files import make_folder, model_files, read_json, write_json
+from nope_interp.files import given_path, make_folder, model_files, read_json, write_json
 
 
 @runtime_checkable
@@ -55,8 +53,6 @@ FORMAT = 5
 # Beside the cells: how long all starts so far took until the last cell was kept.
 SECONDS = "seconds.json"
 
-_LOCK = ".lock"
-_LOG = logging.getLogger(__name__)
 _REPORTED_PACKAGES = ("nope-interp", "torch", "transformer-lens", "transformers", "scikit-learn")
 
 
@@ -113,7 +109,7 @@ class RunFolder:
         """
         if not isinstance(folder, str | Path):
             raise UserError(f"the run is {shown(folder)}: give its folder.")
-        return cls(Path(folder))
+        return cls(given_path(folder))
 
     @classmethod
     def of(cls, parent: Path, config: RunConfig) -> "RunFolder":
@@ -212,7 +208,7 @@ class RunFolder:
             yield
         except UserError:
             files = {path.name for path in self.path.rglob("*") if path.is_file()}
-            if files <= {self.config.name, _LOCK}:
+            if files <= {self.config.name, LOCK}:
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
 
@@ -247,19 +243,8 @@ class RunFolder:
 
         The lock dies with its process, so a killed run leaves none behind.
         """
-        path = self.path / _LOCK
-        while True:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with path.open("w") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    _LOG.warning("another process makes %s: waiting for it.", self.path)
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                # Whoever was waited for may have removed the folder, and the lock's file with it.
-                if path.exists() and os.path.samestat(path.stat(), os.fstat(lock.fileno())):
-                    yield
-                    return
+        with alone_in(self.path):
+            yield
 
 
 def seconds_before(cells: Path) -> float:

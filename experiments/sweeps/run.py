@@ -8,7 +8,7 @@ from experiments.sweeps.checks import check_cells, check_pool
 from experiments.sweeps.config import SWEEP_FILE, SweepConfig
 from experiments.sweeps.sweep import Sweep, read_sweep
 from nope_interp.errors import UserError
-from nope_interp.files import make_folder, write_json
+from nope_interp.files import given_path, make_folder, write_json
 
 
 def run_sweep(
@@ -54,10 +54,10 @@ def run_sweep(
     from experiments.sweeps.workers import run_all, sweep_pool
 
     if not isinstance(config, SweepConfig):
-        config = SweepConfig.read(Path(config))
+        config = SweepConfig.read(given_path(config))
     check_cells(config, device, here=ray is None)
     pool = sweep_pool(len(config.cells), jobs, ray, gpus_per_cell)
-    sweep = begin_sweep(config, Path(out))
+    sweep = begin_sweep(config, given_path(out))
     with sweep.locked():
         left = [cell for cell in sweep.cells if sweep.state(cell) != "done"]
         for cell in sweep.cells:  # a killed sweep's are no one's now

@@ -27,7 +27,7 @@ from experiments.runs.folder import RunFolder, check_format
 from experiments.sweeps.config import SWEEP_FILE, label
 from experiments.sweeps.registry import Experiment, experiment
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.files import read_json
+from nope_interp.files import given_path, read_json
 
 State = Literal["queued", "running", "done", "failed"]
 
@@ -281,7 +281,7 @@ def read_sweep(folder: Path | str) -> Sweep:
     Raises:
         UserError: where there is none, or it is damaged or of another format.
     """
-    folder = Path(folder)
+    folder = given_path(folder)
     found = read_json(folder / SWEEP_FILE)
     try:
         check_format(found, folder)

@@ -79,7 +79,8 @@ class Ablation:
             seed=self.seed,
         ) as ablation:
             yield ablation
-            ablation.verify()
+            if ablation.ran:  # else it was entered to see that it can be
+                ablation.verify()
 
     def check(self, config: TransformerConfig) -> None:
         """Raise UserError for what cannot be taken away from a model of ours, before it is trained

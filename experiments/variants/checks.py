@@ -7,7 +7,7 @@ from experiments.runs.folder import RunConfig
 from nope_interp.devices import check_device_name
 from nope_interp.errors import FieldError, UserError, shown
 from nope_interp.files import read_text
-from nope_interp.pretrained.source import check_source
+from nope_interp.pretrained.source import check_source, is_own
 
 
 def check_files(config: RunConfig, read: Callable[[Path], str] = read_text) -> None:
@@ -45,7 +45,7 @@ def check_device_for(config: RunConfig, device: str) -> None:
 
 def check_spread(config: RunConfig, device: str) -> None:
     """Raise UserError where a model of ours is to be spread over several devices."""
-    own = config.model is None or config.model.endswith(".safetensors")
+    own = config.model is None or is_own(config.model)
     if device == "auto" and own:
         raise UserError("the device 'auto' is for pretrained models: name one, such as cuda.")
 

@@ -17,6 +17,7 @@ from nope_interp.errors import FieldError, UserError, shown, unknown_name
 from nope_interp.fields import Seed, check_fields, check_lengths, from_mapping
 from nope_interp.models.config import DeclaredPositions, TransformerConfig
 from nope_interp.positions.conditions import parse_condition
+from nope_interp.pretrained.source import is_own
 from nope_interp.sites import check_site
 from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.training.config import TrainingConfig
@@ -232,7 +233,7 @@ class ExperimentConfig(Worded):
     @property
     def is_ours(self) -> bool:
         """Whether the model is one that we train, and so a small one."""
-        return self.model is None or self.model.endswith(".safetensors")
+        return self.model is None or is_own(self.model)
 
     @property
     def changes_scores(self) -> bool:

@@ -14,6 +14,7 @@ from experiments.variants.embedded import copy_embedded
 from experiments.variants.words import asked, flat, is_within
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
+from nope_interp.files import given_path
 from nope_interp.models.checkpoints import load_model, save_model
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask
@@ -66,8 +67,8 @@ def train(
             f"a new model is trained, but {config.model!r} is trained already: leave it out."
         )
     check_device(device)
-    trained_model(config, Path(out), device, show_progress, from_package=False)
-    return training_folder(Path(out), config).model
+    trained_model(config, given_path(out), device, show_progress, from_package=False)
+    return training_folder(given_path(out), config).model
 
 
 def training_folder(parent: Path, config: ExperimentConfig) -> RunFolder:

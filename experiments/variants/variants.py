@@ -27,6 +27,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import LayerPositions, layer_positions, positions_in_words
 from nope_interp.positions.order import position_table
 from nope_interp.pretrained.load import Pretrained, load_pretrained, reinitialized
+from nope_interp.pretrained.source import is_own
 from nope_interp.pretrained.spec import ModelSpec, untrained
 from nope_interp.query_blocks import all_queries_at_once
 from nope_interp.tasks.answers import AnswerTask
@@ -189,7 +190,7 @@ def config_of(model: str | Path, **how: str | Path | None) -> ProbingConfig:
         raise UserError(f"the model is {shown(model)}: give a hub name, a folder or a file.")
     name = os.path.expanduser(model)
     asked: dict[str, Any] = {"model": name, "seq_len": ProbingConfig.least["seq_len"], **how}
-    if name.endswith(".safetensors"):
+    if is_own(name):
         ours, trained_on = load_model(Path(name))
         asked |= {
             "seq_len": ours.config.n_ctx,
@@ -218,7 +219,7 @@ def loaded_variant(
             fewer than the `needed` sequences.
     """
     assert config.model is not None
-    if config.model.endswith(".safetensors"):
+    if is_own(config.model):
         return _checkpoint_variant(config, config.model, device, needed)
     return _pretrained_variant(config, config.model, device, needed)
 
@@ -330,6 +331,7 @@ def _own_task(config: ExperimentConfig, device: str, needed: Mapping[Split, int]
 
 
 def _own_variant(task: Task, model: HookedTransformer, name: str, spec: ModelSpec) -> ModelVariant:
+    model.tokenizer = task.tokenizer
     return ModelVariant(
         name=name,
         kind="trained",

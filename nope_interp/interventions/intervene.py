@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
+import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel
+from nope_interp.errors import UserError, shown
+from nope_interp.hooked_model import HookedModel, check_hooked
 from nope_interp.models.sinks import attention_sinks
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.query_blocks import all_queries_at_once
@@ -83,6 +84,7 @@ def intervene(
             ValueError of a function, and for activations that lack the positions, as when tokens
             are decoded one by one.
     """
+    check_hooked(model)
     for name in functions:
         if name not in model.hook_dict:
             raise missing_hook(name, model.hook_dict)
@@ -93,6 +95,8 @@ def intervene(
             raise UserError(
                 f"no positions are given for {name}: give some, or slice(None) for all."
             )
+        if not isinstance(where[name], slice | Tensor | Sequence | np.ndarray):
+            raise UserError(f"positions are {shown(where[name])}: give a list or a slice.")
 
     def on_output(module: nn.Module, args: object, x: Tensor, name: str) -> Tensor:
         intervention._fired[name] += 1

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nope_interp.errors import UserError, shown
 from nope_interp.fields import check_fields, check_lengths, from_mapping
-from nope_interp.files import digest_of, write_atomically
+from nope_interp.files import digest_of, given_path, write_atomically
 from nope_interp.memory import check_weights
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import T5_BUCKETS
@@ -73,7 +73,7 @@ def save_tensors(path: Path | str, tensors: dict[str, Tensor], header: dict[str,
     }
     text = json.dumps(header, sort_keys=True)
     metadata = {_HEADER: f"{_digest(copies, text)} {text}"}
-    return write_atomically(Path(path), lambda part: save_file(copies, part, metadata))
+    return write_atomically(given_path(path), lambda part: save_file(copies, part, metadata))
 
 
 def load_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -89,7 +89,7 @@ def load_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         UserError: where the file is missing, cut short, damaged or not ours, and where one byte of
             tensors or header is not what was written.
     """
-    path = Path(path).expanduser()
+    path = given_path(path)
     if not path.is_file():
         raise UserError(f"there is no checkpoint {str(path)!r}: check the path.")
     try:
@@ -183,8 +183,16 @@ def save_model(
         `path`.
 
     Raises:
-        UserError: where the file cannot be written.
+        UserError: for another model than ours, a name that does not end in .safetensors, and where
+            the file cannot be written.
     """
+    if not isinstance(model, HookedTransformer):
+        raise UserError(
+            f"a {type(model).__name__} is no model of ours: write a pretrained one by its "
+            "save_pretrained."
+        )
+    if given_path(path).suffix != ".safetensors":
+        raise UserError(f"{str(path)!r} does not end in .safetensors: give a name that does.")
     asked = asdict(TrainedOn(task, lengths, scratchpad, text))
     known = {name: value for name, value in asked.items() if value is not None}
     return save_tensors(path, model.state_dict(), {"config": model.config.to_dict(), **known})
@@ -203,7 +211,7 @@ def load_model(path: Path | str) -> tuple[HookedTransformer, TrainedOn]:
         UserError: as `load_tensors` and `check_weights` do, and where a field of the header is
             wrong, or is not that of a model with these weights.
     """
-    check_weights(Path(path), "cpu", "float32")
+    check_weights(given_path(path), "cpu", "float32")
     weights, header = load_tensors(path)
     if "training" in header:
         raise UserError(

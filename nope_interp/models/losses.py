@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel
-from nope_interp.models.marked import logits_at
+from nope_interp.hooked_model import HookedModel, check_hooked
+from nope_interp.models.marked import before, logits_at
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Activations, PerSequence, Sequences, Tokens
 from nope_interp.streams import Enough, Listener, check_tokens, stream
@@ -88,6 +88,8 @@ def token_losses(
     Raises:
         UserError: as `sequence_losses`.
     """
+    check_hooked(model)
+    check_tokens(model, tokens, batch_size)
     if len(tokens) == 0 or tokens.shape[1] < 2:
         raise UserError(
             f"tokens have shape {tuple(tokens.shape)}: a loss needs at least one sequence of at "
@@ -134,7 +136,7 @@ def answer_losses(
         UserError: for tokens out of vocabulary, and for a sequence without an answer.
     """
     check_tokens(model, tokens, batch_size)
-    asked = F.pad(answer[:, 1:], (0, 1))  # the position before each token of the answer
+    asked = before(answer)
     if not asked.any(dim=1).all():
         raise UserError(
             "a sequence has no answer to score: mark at least one token after the first."

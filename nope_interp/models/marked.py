@@ -14,6 +14,18 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Marked, Tokens
 
 
+def before(answer: Marked) -> Marked:
+    """The positions whose next token is an answer.
+
+    Args:
+        answer: `[batch pos]`, which tokens are one.
+
+    Returns:
+        `[batch pos]`; never the last position.
+    """
+    return F.pad(answer[:, 1:], (0, 1))
+
+
 def logits_at(
     model: HookedTransformer, tokens: Tokens, wanted: Marked
 ) -> Float[Tensor, "wanted d_vocab"]:

@@ -13,13 +13,14 @@ never trained for it, so measure its loss beside.
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
+from numbers import Integral
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel, key_heads
+from nope_interp.hooked_model import HookedModel, check_hooked, key_heads
 from nope_interp.positions.changes import Change
 from nope_interp.positions.conditions import Condition, parse_condition
 from nope_interp.positions.hooks import bias_changes, embedding_changes, window_changes
@@ -68,11 +69,7 @@ def ablate_positions(
     """
     if not isinstance(how, str):
         raise UserError(f"positions to ablate are {how!r}: name them, such as 'rotary:none'.")
-    if not isinstance(model, HookedModel):
-        raise UserError(
-            f"a {type(model).__name__} has no hook points: give a HookedTransformer or the model "
-            "of load_pretrained."
-        )
+    check_hooked(model)
     condition = parse_condition(how)
     found = layer_positions(model)
     some_layers = _chosen("layer", layers, len(found))
@@ -123,14 +120,15 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
     ) -> None:
         self.name = name
         self._left = left
-        self._active, self._ran = True, False
+        self._active, self._ran, self._reached = True, False, False
         self._fired: dict[str, int] = {}
         every = _taken.setdefault(model, set())
         with ExitStack() as undo:
             every.update(taken)
             undo.callback(every.difference_update, taken)
+            undo.callback(model.blocks[0].register_forward_pre_hook(self._note_pass).remove)
             reached = model.blocks[first].attn
-            undo.callback(reached.register_forward_pre_hook(self._note_pass).remove)
+            undo.callback(reached.register_forward_pre_hook(self._note_reach).remove)
             for change in changes:
                 self._attach(change, undo)
             self._undo = undo.pop_all()
@@ -148,15 +146,24 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         self._active = False
         self._undo.close()
 
+    @property
+    def ran(self) -> bool:
+        """Whether the model ran under it, however far."""
+        return self._ran
+
     def verify(self) -> None:
         """Make sure that nothing was missed.
 
         Raises:
-            UserError: where the model ran, up to the first layer that it acts in, and a part of
-                this ablation was never reached.
+            UserError: where the model never ran, or where it ran, up to the first layer that this
+                ablation acts in, and a part of it was never reached.
         """
         silent = [name for name, count in self._fired.items() if count == 0]
-        if self._ran and silent:
+        if not self._ran:
+            raise UserError(
+                f"the ablation {self.name!r} was never at work: run this model while it lasts."
+            )
+        if self._reached and silent:
             raise UserError(
                 f"the ablation {self.name!r} never reached {silent[0]}"
                 f"{f' and {len(silent) - 1} more sites' if len(silent) > 1 else ''}: "
@@ -171,6 +178,9 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
 
     def _note_pass(self, module: nn.Module, args: object) -> None:
         self._ran = True
+
+    def _note_reach(self, module: nn.Module, args: object) -> None:
+        self._reached = True
 
     def _attach(self, change: Change, undo: ExitStack) -> None:
         self._fired[change.name] = 0
@@ -211,9 +221,10 @@ def _chosen(what: str, given: Any, n: int) -> list[int] | None:
     """The layers or heads that are given, of `n`, or None; raises UserError for anything else."""
     if given is None:
         return None
-    numbers: list[Any] = list(given) if isinstance(given, Iterable) else [None]
-    if not all(type(number) is int for number in numbers):
+    several: list[Any] = list(given) if isinstance(given, Iterable) else [None]
+    if not all(isinstance(one, Integral) and not isinstance(one, bool) for one in several):
         raise UserError(f"{what}s are {given!r}: give whole numbers such as [0, 2, 5].")
+    numbers = [int(one) for one in several]
     if not numbers:
         raise UserError(f"no {what}s are chosen: give at least one, or leave {what}s out.")
     for number in sorted(set(numbers) - set(range(n))):

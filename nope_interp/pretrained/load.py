@@ -85,7 +85,7 @@ class Pretrained:
 
 
 def load_pretrained(
-    name_or_path: str,
+    name_or_path: str | Path,
     *,
     revision: str | None = None,
     dtype: str = "float32",
@@ -115,19 +115,20 @@ def load_pretrained(
             know its architecture, the wrapped model fails its checks, it cannot have these
             positions, or something hints at none that transformers would not heed.
     """
+    name = str(name_or_path)
     model, tokenizer, notes = load_plain(
-        name_or_path,
+        name,
         revision=revision,
         dtype=dtype,
         positions=positions,
         device=device,
         device_map=device_map,
     )
-    return Pretrained(_bridge(model, tokenizer, name_or_path), tokenizer, name_or_path, notes)
+    return Pretrained(_bridge(model, tokenizer, name), tokenizer, name, notes)
 
 
 def load_plain(
-    name_or_path: str,
+    name_or_path: str | Path,
     *,
     revision: str | None = None,
     dtype: str = "float32",
@@ -156,18 +157,19 @@ def load_plain(
         raise unknown_name("dtype", dtype, PARITY)
     _check_device_map(device, device_map)
     check_device(device)
-    source = _resolve(name_or_path)
+    name = str(name_or_path)
+    source = _resolve(name)
     if device_map is None:
         check_weights(Path(source), device, dtype)
     if revision is not None and Path(source).exists():
-        raise UserError(f"{name_or_path!r} is a local file: a revision belongs to a hub name.")
+        raise UserError(f"{name!r} is a local file: a revision belongs to a hub name.")
     where = {"pretrained_model_name_or_path": source, "revision": revision or "main"}
-    with quiet(), _one_sentence(name_or_path):
+    with quiet(), _one_sentence(name):
         how = {"dtype": getattr(torch, dtype), "device_map": device_map}
-        model, notes = read_checkpoint(name_or_path, where, positions, device=device, **how)
+        model, notes = read_checkpoint(name, where, positions, device=device, **how)
         tokenizer = _load_tokenizer(where)
     if device_map is None:
-        model = _moved(model, device, name_or_path)
+        model = _moved(model, device, name)
     return model, tokenizer, notes
 
 

@@ -3,10 +3,15 @@
 from pathlib import Path
 
 from nope_interp.errors import UserError
-from nope_interp.files import model_files
+from nope_interp.files import given_path, model_files
 
 # A training leaves no info.json, and Hugging Face never a state or a lock.
 _MARKS_OF_RUNS = ("info.json", "training_state.safetensors", ".lock")
+
+
+def is_own(model: str) -> bool:
+    """Whether a model's name is that of a file of ours, and no hub name or folder."""
+    return model.endswith(".safetensors")
 
 
 def _check_weights_can_be_read(folder: Path, kinds: set[str]) -> None:
@@ -26,13 +31,8 @@ def check_source(name_or_path: str) -> None:
     """
     if not name_or_path:
         raise UserError("the model's name is empty: give a hub name, a folder or a file.")
-    try:
-        path = Path(name_or_path).expanduser()
-    except RuntimeError as error:
-        raise UserError(
-            f"{name_or_path!r} begins with a user who has no home here: check the path."
-        ) from error
-    if path.suffix == ".safetensors":
+    path = given_path(name_or_path)
+    if is_own(str(path)):
         if not path.is_file():
             raise UserError(f"there is no checkpoint {name_or_path!r}: check the path.")
     elif path.is_dir():

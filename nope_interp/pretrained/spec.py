@@ -9,6 +9,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import as_bidirectional, load_model
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.load import load_pretrained, reinitialized
+from nope_interp.pretrained.source import is_own
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class ModelSpec:
         Raises:
             UserError: where it cannot be loaded.
         """
-        if self.source.endswith(".safetensors"):
+        if is_own(self.source):
             own = load_model(Path(self.source))[0].to(self.device)
             if self.variant == "bidirectional":
                 return as_bidirectional(own)

@@ -1,11 +1,10 @@
 """Whether a model answers exactly, for all examples at once."""
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
-from nope_interp.models.marked import logits_at
+from nope_interp.models.marked import before, logits_at
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.examples import Examples
 from nope_interp.training.answer_masking import AnswerMasking
@@ -39,7 +38,7 @@ def exact_matches(
     found = []
     for tokens, answer in parts:
         seen, told = tokens, answer
-        asked = F.pad(answer[:, 1:], (0, 1))  # the position before each token of the answer
+        asked = before(answer)
         if masking is not None:
             seen = masking.hidden(tokens, answer)
             asked = told = masking.asked(tokens, answer)

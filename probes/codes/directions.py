@@ -12,12 +12,12 @@ from concept_erasure import LeaceEraser, LeaceFitter
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.codes.filter import require_fitted_shape
+from probes.codes.interchange import Moved
 from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
 from probes.moments import LinearMoments
 from probes.regression import LinearProbe, targets_of
-from probes.shapes import Activations, PositionalVectors
+from probes.shapes import Activations
 from probes.streaming import upcast
 
 
@@ -223,19 +223,7 @@ def scale_channel(statistics: CodeStatistics, factor: float) -> ScaledDirections
     return replace(project_out(statistics, rank=1), factor=factor)
 
 
-@dataclass(frozen=True, eq=False)
-class MovedVectors:
-    """Activations with a fixed vector added at each position."""
-
-    added: PositionalVectors
-
-    def __call__(self, x: Activations) -> Activations:
-        """The activations so moved; raises ProbeError for another number of positions or width."""
-        require_fitted_shape(x, self.added)
-        return (upcast(x) + self.added.to(upcast(x))).to(x.dtype)
-
-
-def swap_vectors(statistics: CodeStatistics, offset: int) -> MovedVectors:
+def swap_vectors(statistics: CodeStatistics, offset: int) -> Moved:
     """p(t) replaced by p(t + offset), in steps of the positions fitted on.
 
     Beyond the ends stands the vector of the first or last position, so that every vector is one
@@ -260,7 +248,8 @@ def swap_vectors(statistics: CodeStatistics, offset: int) -> MovedVectors:
             f"{1 - last} and {last - 1}"
         )
     source = (torch.arange(last + 1) + offset).clamp(0, last)
-    return MovedVectors((vectors[source] - vectors).float())
+    added = (vectors[source] - vectors).float()
+    return Moved(vectors.float(), torch.ones(len(vectors)), added)
 
 
 def require_width(x: Float[Tensor, "*shape"], fitted: Float[Tensor, " d_model"]) -> None:

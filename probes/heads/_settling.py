@@ -23,8 +23,12 @@ class Settling:
 
     def add(self, rows: Float[np.ndarray, "sequence k"]) -> None:
         """Adds sequences, in their order."""
-        if not len(rows):
-            return
+        if self._n and self._sums is None:  # merged: its stages stay those of the shards
+            self._n += len(rows)
+        elif len(rows):
+            self._add(rows)
+
+    def _add(self, rows: Float[np.ndarray, "sequence k"]) -> None:
         running = np.stack([rows, np.square(rows)], axis=1).cumsum(axis=0)
         if self._sums is not None:
             running += self._sums

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, no_type_check
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +98,8 @@ def test_names_are_corrected() -> None:
 def test_what_comes_from_files_and_numpy_is_converted() -> None:
     found = Everything(count=np.int64(3), number=2, share=np.float32(0.5), pair=[1, 2], many=["a"])
     assert found == Everything(count=3, number=2.0, share=0.5, pair=(1, 2), many=("a",))
+    for pair in (np.array([1, 2]), pd.Series([1, 2]), range(1, 3), torch.tensor([1, 2])):
+        assert Everything(pair=pair).pair == (1, 2)
     assert type(found.count) is int
     assert type(found.number) is type(found.share) is float
 
@@ -151,6 +155,17 @@ def test_names_that_hold_commas_are_quoted() -> None:
     said = "unknown kind 'x': choose from 'variance', 'variance, pre-norm'."
     assert str(unknown_name("kind", "x", ["variance", "variance, pre-norm"])) == said
     assert str(unknown_name("kind", "x", ["one", "two"])).endswith("choose from one, two.")
+
+
+def test_what_takes_several_lines_is_shown_as_its_kind() -> None:
+    assert shown(np.eye(3)) == "a ndarray"
+
+
+def test_what_others_call_otherwise_is_no_misspelling() -> None:
+    choices = ["none", "rotary", "learned", "sinusoidal"]
+    assert str(unknown_name("encoding", "RoPE", choices)).endswith("did you mean 'rotary'?")
+    assert str(unknown_name("encoding", "absolute", choices)).endswith("did you mean 'learned'?")
+    assert "choose from none," in str(unknown_name("encoding", None, choices))
 
 
 @given(st.recursive(st.integers() | st.text(), lambda x: st.lists(x) | st.tuples(x, x)))

@@ -28,6 +28,7 @@ from experiments.variants.embedded import EMBEDDED_MODEL
 from experiments.variants.variants import ModelVariant, config_of, loaded_variant, random_init
 from nope_interp.errors import UserError
 from nope_interp.positions.layers import layer_positions
+from nope_interp.pretrained.source import is_own
 from nope_interp.shapes import Sequences
 from nope_interp.tasks.answers import AnswerTask, ExampleSource, TaskSplit
 from nope_interp.tasks.dataset import dataset
@@ -124,7 +125,7 @@ def examples_of(task: AnswerTask, split: TaskSplit, n: int, seed: int) -> list[S
 def _loaded(config: ReproduceConfig, device: str) -> ModelVariant:
     """The model, with what it was trained on; text, for one that is not ours."""
     model = str(config.model)
-    if not model.endswith(".safetensors"):
+    if not is_own(model):
         return given_variant(config, device, seq_len=_SHORTEST)
     read = config_of(model, positions=config.positions, text=config.text)
     return loaded_variant(read, device, needed={})

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from experiments.results.findings import Series
 from nope_interp.errors import unknown_name
-from nope_interp.files import write_atomically
+from nope_interp.files import given_path, write_atomically
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -81,7 +81,7 @@ class Drawing:
         Raises:
             UserError: for another ending, and where the file cannot be written.
         """
-        target = Path(path)
+        target = given_path(path)
         kind = target.suffix.lower()
         if kind not in SUFFIXES:
             raise unknown_name("kind of picture", kind or target.name, SUFFIXES)

@@ -45,7 +45,7 @@ def test_the_answer_fits_into_a_terminal_of_any_width(width: int) -> None:
     for code in answer().codes:
         (line,) = [line for line in lines if code.code in line]
         assert "undecided" in line
-        shares = line.count("-11% [-22, -5]")
+        shares = line.count("−11% [−22, −5]")
         assert shares == (2 if width >= 86 else 1), line
         assert line.count("unreadable") == (2 if width >= 86 else 1)
     told = any("More columns on the page" in line for line in lines)

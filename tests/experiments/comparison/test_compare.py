@@ -330,27 +330,27 @@ def cells_of(out: Path) -> list[Path]:
 
 
 def test_a_killed_and_damaged_run_goes_on_and_ends_in_the_same_bytes(
-    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same seed gives the same numbers, and cells are gathered in the order that is declared,
     not in that of their files' times."""
-    begun = stopped_at(monkeypatch, 14)
+    begun = stopped_at(monkeypatch, 6)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path)
+        run(tmp_path, **ALONE)
     cells = cells_of(tmp_path)
-    # Twelve conditions, what the model uses in two ways, and one condition's two-layer probes.
-    assert len(cells) == 15
-    next(path for path in cells if path.stem == "codes removed-sites").unlink()
+    # Four conditions, what the model uses, and one condition's two-layer probes.
+    assert len(cells) == 6
+    next(path for path in cells if path.stem == "codes removed-stream").unlink()
     damaged = next(path for path in cells if "text-nobegin" in path.stem)
     damaged.write_bytes(damaged.read_bytes()[:50])
-    resumed = run(tmp_path)
-    assert len(begun) == 14 + 12  # of the 24 readings twelve were whole
+    resumed = run(tmp_path, **ALONE)
+    assert len(begun) == 6 + 4  # of the eight readings four were whole
     for name in ("measurements.parquet", "arrays.safetensors"):
-        assert (resumed.folder / name).read_bytes() == (comparison.folder / name).read_bytes()
-    assert resumed.headline == comparison.headline
+        assert (resumed.folder / name).read_bytes() == (alone.folder / name).read_bytes()
+    assert resumed.headline == alone.headline
     assert not (resumed.folder / "cells").exists()
     before = len(begun)
-    run(tmp_path)
+    run(tmp_path, **ALONE)
     assert len(begun) == before  # finished: nothing is measured at all
 
 
@@ -377,11 +377,10 @@ def test_the_page_is_there_before_the_run_is_finished(
 
 
 def test_cells_side_by_side_are_those_of_one_process(
-    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hypotheses, "one_thread_each", lambda: PicklingPool(at_once=2))
-    found = run(with_weights_of(comparison, tmp_path))
-    assert_same_bits(found, comparison)
+    assert_same_bits(run(with_weights_of(alone, tmp_path), **ALONE), alone)
 
 
 def test_a_quick_run_says_what_it_leaves_out(alone: Comparison) -> None:

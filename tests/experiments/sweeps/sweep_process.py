@@ -39,14 +39,15 @@ def write_sweep(folder: Path, **values: Any) -> str:
 
 def start(folder: Path, *options: str, **environment: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", COMMAND, "sweep", "s.yaml", *options]
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=(folder / "stderr").open("ab"),
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        start_new_session=True,
-    )
+    with (folder / "stderr").open("ab") as stderr:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            start_new_session=True,
+        )
 
 
 def until(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:

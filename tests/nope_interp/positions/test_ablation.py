@@ -390,8 +390,11 @@ def test_a_recurrence_still_shows_position() -> None:
 
 def test_a_place_that_is_never_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     llama = bridged_model("llama")
-    with ablate_positions(llama) as ablation:
-        ablation.verify()  # nothing has run yet
+    with (
+        ablate_positions(llama) as ablation,
+        pytest.raises(UserError, match="'all:none' was never at work: run this model"),
+    ):
+        ablation.verify()
     # A bridge that passes its hook points by, as real ones do for some of theirs.
     attn = llama.blocks[1].attn
     monkeypatch.setattr(attn, "_apply_position_embedding_hooks", lambda rotation: rotation)
