@@ -196,15 +196,15 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Draw the page of a finished run again."""
-    if not (folder / "info.json").is_file():
-        from experiments.sweeps.config import SWEEP_FILE
+    from experiments.sweeps.config import SWEEP_FILE
 
-        if (folder / SWEEP_FILE).is_file():
-            raise UserError(
-                f"{str(folder)!r} is a sweep: give the folder of one of its cells, or read all of "
-                "them with read_sweep."
-            )
-        raise UserError(f"{str(folder)!r} holds no finished run: run the command that began it.")
+    if (folder / SWEEP_FILE).is_file():
+        raise UserError(
+            f"{str(folder)!r} is a sweep: give the folder of one of its cells, or read all of them "
+            "with read_sweep."
+        )
+    if not folder.is_dir():  # said before anything heavy is loaded
+        raise UserError(f"there is no folder {str(folder)!r}: check the path.")
     from experiments.sweeps.runs import load_run
 
     path = load_run(folder).write_report(to)

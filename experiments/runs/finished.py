@@ -109,10 +109,7 @@ class FinishedRun(ABC):
             UserError: it is unfinished, damaged, of another experiment or of another format.
         """
         run = RunFolder.at(folder)
-        if not run.finished:
-            raise UserError(
-                f"{str(folder)!r} holds no finished run: run the command that began it."
-            )
+        run.check_finished()
         info = run.read_info()
         check_format(info, run.path)
         if info["experiment"] != cls.experiment:

@@ -221,6 +221,22 @@ class RunFolder:
         self.require(info, {"experiment"})
         return info
 
+    def check_finished(self) -> None:
+        """Raise UserError where there is no finished run, which says what is there instead."""
+        if self.finished:
+            return
+        name = str(self.path)
+        if not self.path.is_dir():
+            raise UserError(f"there is no folder {name!r}: check the path.")
+        runs = sorted(info.parent for info in self.path.glob(f"*/{self.info.name}"))
+        if runs:
+            raise UserError(f"{name!r} holds runs and is none: give one, such as {str(runs[0])!r}.")
+        if self.model.is_file():
+            raise UserError(
+                f"{name!r} holds a training and no measurements: load {self.model.name}."
+            )
+        raise UserError(f"{name!r} holds no finished run: run the command that began it.")
+
     def require(self, info: Any, keys: Set[str]) -> None:
         """Make sure that a run's info has what a report cannot be drawn without.
 

@@ -1,13 +1,14 @@
 """A loaded model answers the two commonest questions with DataFrames."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 import nope_interp as ni
+from experiments.codes import questions
 from experiments.comparison.cells import conditions_of
 from experiments.comparison.config import CompareConfig
 from experiments.comparison.result import Comparison
@@ -261,6 +262,74 @@ def test_what_is_no_model_and_no_length_is_one_sentence(monkeypatch: pytest.Monk
     for length in ("a", 9.5, None):
         with pytest.raises(UserError, match=r"length is .*: give a whole number above 8"):
             lm.rescue_length(length)  # type: ignore[arg-type]
+
+
+def test_a_loaded_model_gives_tokens_like_those_that_it_is_read_on(gpt2: LoadedModel) -> None:
+    found = gpt2.tokens(20, 16, seed=3)
+    assert found.shape == (20, 16)
+    assert torch.equal(found, gpt2.tokens(20, 16, seed=3))
+    assert not torch.equal(found, gpt2.tokens(20, 16, seed=3, held_out=True))
+    # They are the text's own, in its order.
+    text = gpt2.tokenizer.encode(words(20_000), add_special_tokens=False)
+    joined = ",".join(map(str, text))
+    assert all(",".join(map(str, row.tolist())) in joined for row in found)
+    with pytest.raises(UserError, match="n is 0: give a whole number from 1 up"):
+        gpt2.tokens(0)
+    code = ni.fit_code(gpt2.model, found, layer=1)
+    assert code.statistics.n_fitted == 20
+    task = ni.load(ROOT / "examples" / "copy-rsc.safetensors")
+    assert task.model.tokenizer is task.tokenizer
+    assert (task.tokens(4)[:, 0] == task.variant.sources[0].begin_id).all()
+
+
+def test_what_holds_a_model_and_is_none_is_told_so(
+    gpt2: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    tokens, wrong = gpt2.tokens(4, 16), cast(Any, gpt2)
+    for ask in (
+        lambda: ni.stream(wrong, tokens, {}),
+        lambda: ni.sequence_losses(wrong, tokens),
+        lambda: ni.fit_code(wrong, tokens),
+        lambda: ni.ablate_positions(wrong, "learned"),
+        lambda: ni.intervene(wrong, {}).__enter__(),
+    ):
+        with pytest.raises(UserError, match="a LoadedModel has no hook points: give its `model`"):
+            ask()
+    with pytest.raises(UserError, match="give a HookedTransformer or the model of load_pretrained"):
+        ni.sequence_losses(cast(Any, torch.nn.Linear(2, 2)), tokens)
+
+
+def test_what_cannot_be_ablated_is_refused_before_anything_is_read(
+    gpt2: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "measure", lambda *_, **how: pytest.fail("it was read"))
+    with pytest.raises(UserError, match="the model has no rotary positions"):
+        gpt2.probe_positions(ablate="rotary", seq_len=16, n_fit=16, n_held_out=8)
+
+
+def test_home_is_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    lm = ni.load(ROOT / "examples" / "copy-rsc.safetensors")
+    save_model(cast(HookedTransformer, lm.model), "~/of/mine.safetensors", task="copy-rsc")
+    assert (tmp_path / "of" / "mine.safetensors").is_file()
+    assert ni.load("~/of/mine.safetensors").config.task == "copy-rsc"
+    with pytest.raises(UserError, match="holds no finished run"):
+        ni.load_run("~/of")
+    with pytest.raises(UserError, match=r"there is no folder .*away"):
+        ni.load_run("~/away")
+
+
+def test_only_models_of_ours_are_saved_and_by_their_name(
+    gpt2: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    with pytest.raises(UserError, match="is no model of ours: write a pretrained one by"):
+        save_model(cast(Any, gpt2.model), tmp_path / "m.safetensors", task="text")
+    own = ni.load(ROOT / "examples" / "copy-rsc.safetensors").model
+    with pytest.raises(UserError, match=r"does not end in \.safetensors: give a name that does"):
+        save_model(cast(HookedTransformer, own), tmp_path / "m", task="copy-rsc")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_layers_and_seeds_may_be_numpys(gpt2: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["sweep", "absent.yaml"], ["absent.yaml"]),
     (["sweep", "absent.yaml", "--job", "2"], ["did you mean --jobs?"]),
     ([], ["choose a command: compare, probe, heads"]),
-    (["report", "absent"], ["absent", "no finished run"]),
+    (["report", "absent"], ["there is no folder 'absent'", "check the path"]),
     (["report"], ["Missing argument"]),
     (["comparre"], ["comparre", "Did you mean 'compare'?"]),
     (["zzz"], ["'zzz'", "See nope-interp --help."]),

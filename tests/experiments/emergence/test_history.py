@@ -307,6 +307,18 @@ def no_heads(*_: Any) -> Any:
     return lambda model, context: iter(())
 
 
+def test_why_nothing_is_moved_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    transformer = dataclasses.replace(CONFIG.transformer, n_layers=1, d_model=16)
+    how = {"transformer": transformer, "seq_len": 16, "n_held_out": 8, "n_fit": 24}
+    config = dataclasses.replace(CONFIG, **how)
+    variant = variant_of(config, tmp_path, "cpu", False, needed={}, keep_history=True)
+    assert [*history_rows(config, tmp_path, variant, no_heads, experiment="compare")]
+    (told,) = caplog.messages
+    assert told.startswith("No position was moved: ")
+
+
 def test_nothing_is_moved_where_too_little_is_there(
     read: tuple[RunFolder, ModelVariant, pd.DataFrame],
 ) -> None:

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_info
 
 from experiments.results.measurements import COLUMNS, read_arrays, table
 from experiments.runs.cells import Cell, Cells
+from experiments.runs.lock import LOCK, alone_in
 from experiments.runs.workers import HERE, Pool, WorkerDied, one_thread_each, pool_of
 from nope_interp.errors import UserError
 
@@ -157,6 +158,29 @@ def test_cells_are_gathered_in_the_order_in_which_they_are_asked_for(
     )
     assert list(gathered.arrays) == [f"array {n}" for n in order]
     assert len(Cells(tmp_path).gathered().rows) == 0
+
+
+def test_cells_whose_files_would_be_one_are_refused(tmp_path: Path) -> None:
+    computes = {"a/b": partial(_rows_of, 1), "a-b": partial(_rows_of, 2)}
+    with pytest.raises(UserError, match="two names differ only in '/' and '-': rename one"):
+        Cells(tmp_path).all(computes)
+
+
+def test_a_folder_that_is_removed_while_its_lock_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, removals = Path.mkdir, [1]
+
+    def mkdir(self: Path, *arguments: Any, **named: Any) -> None:
+        made(self, *arguments, **named)
+        if removals:  # as by a process that is refused
+            removals.pop()
+            self.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with alone_in(tmp_path / "run"):
+        assert (tmp_path / "run" / LOCK).is_file()
+    assert not removals
 
 
 def test_cells_side_by_side_have_the_bits_of_cells_one_by_one(tmp_path: Path) -> None:

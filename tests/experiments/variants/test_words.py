@@ -1,8 +1,10 @@
 """Words for fields: dotted names, shorthands, and what is said of wrong ones."""
 
 import pickle
+from typing import Any, cast
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from experiments.variants.checks import check_device_for, check_shards
 from experiments.variants.words import check_words, expanded, fields_of, flat, nested, word_for
 from nope_interp.devices import check_device_name
 from nope_interp.errors import FieldError, UserError, nearest_name
+from tests import typecheck
 
 NAMES = st.text(st.characters(codec="ascii", exclude_characters="."), min_size=1, max_size=4)
 
@@ -96,6 +99,13 @@ def test_devices_that_may_be_somewhere(device: str) -> None:
 def test_what_is_no_device_anywhere(device: str) -> None:
     with pytest.raises(UserError, match=f"device '{device}' cannot be used here"):
         check_device_name(device)
+
+
+def test_a_device_is_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    for wrong in (torch.device("cpu"), 0, None):
+        with pytest.raises(UserError, match=r"the device is .*: give its name, such as 'cpu'"):
+            check_device_name(cast(Any, wrong))
 
 
 def test_only_pretrained_models_are_spread() -> None:

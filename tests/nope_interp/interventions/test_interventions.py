@@ -2,7 +2,7 @@
 
 import copy
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -26,6 +26,7 @@ from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from nope_interp.tasks.examples import Examples
 from nope_interp.training.exact_match import exact_matches
+from tests import typecheck
 from tests.huggingface import WINDOW, bridged_model
 from tests.small_models import model as own_model
 from tests.small_models import random_tokens
@@ -175,7 +176,7 @@ def test_functions_that_go_wrong_are_named() -> None:
     assert torch.equal(logits(built), before)
 
 
-def test_unknown_names_and_positions_are_refused() -> None:
+def test_unknown_names_and_positions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     built, hooks = model("ours"), attached(model("ours"))
     with (
         pytest.raises(UserError, match=r"did you mean 'blocks\.1\.hook_resid_post'"),
@@ -205,6 +206,13 @@ def test_unknown_names_and_positions_are_refused() -> None:
         intervene(built, {PLACES[0]: turned}, positions=slice(None, None, -1)),
     ):
         built(TOKENS)
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    for wrong in (3, None):
+        with (
+            pytest.raises(UserError, match=f"positions are {wrong}: give a list or a slice"),
+            intervene(built, {PLACES[0]: turned}, positions=cast(Any, wrong)),
+        ):
+            pass
     with (
         pytest.raises(UserError, match=f"no positions are given for {PLACES[0]}"),
         intervene(built, {PLACES[0]: turned}, positions={}),

@@ -14,6 +14,7 @@ from nope_interp.models.transformer import HookedTransformer
 from probes.errors import ProbeError
 from probes.head_rules import METRICS
 from probes.heads._attention import FIRST_QUERY
+from probes.heads._settling import Settling
 from probes.heads.detectors import HeadProbe, offset_chance
 from tests import typecheck
 from tests.small_models import LetterTokenizer
@@ -336,6 +337,20 @@ def fed(seed: int, sequences: slice, *, whole_fit: HeadProbe | None = None) -> H
         probe.read_scores(scores, tokens)
     probe.read_scores(scores, tokens, held_out=True)
     return probe
+
+
+def test_what_comes_after_a_merge_changes_no_stage():
+    rows = np.random.default_rng(0).normal(size=(12, 3))
+    merged, other = Settling(), Settling()
+    merged.add(rows[:4])
+    other.add(rows[4:8])
+    merged.merge(other)
+    before = merged.stages()
+    assert [n for n, _, _ in before] == [8, 4]
+    merged.add(rows[8:])
+    for (n, *kept), (then, *now) in zip(before, merged.stages(), strict=True):
+        assert n == then
+        np.testing.assert_array_equal(kept, now)
 
 
 def test_merged_shards_are_the_whole():
