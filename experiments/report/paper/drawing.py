@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -55,7 +56,7 @@ LOOKS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Drawing:
     """A figure that can be saved.
 
@@ -68,6 +69,15 @@ class Drawing:
     name: str
     draw: Callable[[Drawn], None]
     size: tuple[float, float] = (PAGE, ROW)
+
+    def __repr__(self) -> str:
+        return f"the figure {self.name!r}; .save(path) writes it as {', '.join(SUFFIXES)}"
+
+    def _repr_png_(self) -> bytes:
+        """The figure in a notebook's cell."""
+        image = BytesIO()
+        self._write(image, "png")
+        return image.getvalue()
 
     def save(self, path: Path | str) -> Path:
         """Draw the figure and write it.
@@ -85,15 +95,14 @@ class Drawing:
         kind = target.suffix.lower()
         if kind not in SUFFIXES:
             raise unknown_name("kind of picture", kind or target.name, SUFFIXES)
-        dated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+        return write_atomically(target, lambda part: self._write(part, kind[1:]))
+
+    def _write(self, to: Path | BytesIO, kind: str) -> None:
+        undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
         with matplotlib.rc_context(_STYLE):
             drawn = Drawn(figsize=self.size, layout="constrained")
             self.draw(drawn)
-
-            def write(part: Path) -> None:
-                drawn.savefig(part, format=kind[1:], metadata=dated.get(kind))
-
-            return write_atomically(target, write)
+            drawn.savefig(to, format=kind, metadata=undated.get(kind))
 
 
 def size(n_panels: int) -> tuple[float, float]:

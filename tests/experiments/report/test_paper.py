@@ -170,6 +170,8 @@ def test_the_ending_says_the_kind_and_the_same_figure_is_the_same_file(
     first, second = (verdict.save(tmp_path / f"{n}.{kind}").read_bytes() for n in (1, 2))
     assert first.startswith(start)
     assert first == second
+    if kind == "png":  # what a notebook's cell shows
+        assert verdict._repr_png_() == first
 
 
 def test_an_unknown_ending_is_one_sentence(report: ReportData, tmp_path: Path) -> None:
