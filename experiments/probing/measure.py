@@ -129,8 +129,9 @@ def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = No
     Raises:
         UserError: for a layer that the model lacks, and for what are no layers or no list of sites.
     """
-    if isinstance(sites, str):
-        raise UserError(f"the sites are {shown(sites)}: give a list, such as [{shown(sites)}].")
+    if isinstance(sites, str) or not isinstance(sites, Sequence):
+        such = sites if isinstance(sites, str) else "resid_post"
+        raise UserError(f"the sites are {shown(sites)}: give a list, such as [{shown(such)}].")
     chosen = chosen_layers(n_layers, range(n_layers) if layers is None else layers)
     every = [Site(layer, site) for layer in chosen for site in sites]
     embedding = Site(0, "resid_pre")

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import UserError, shown, unknown_name
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import (
     Function,
@@ -98,6 +98,8 @@ def head_functions(
     """
     removed: dict[int, list[int]] = defaultdict(list)
     given: dict[int, dict[int, HeadChange]] = defaultdict(dict)
+    if not isinstance(changes, Mapping):
+        raise UserError(f"changes are {shown(changes)}: give such as {{(0, 1): 'ablated'}}.")
     for key, to in changes.items():
         if not isinstance(key, tuple) or len(key) != 2:
             raise UserError(f"{key!r} is changed: give a layer and a head, such as (0, 1).")

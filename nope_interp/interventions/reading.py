@@ -54,6 +54,8 @@ def read_changed(
         UserError: for an unknown route, a head or layer that the model lacks, no head at all, and
             as `intervene`.
     """
+    if isinstance(routes, str):
+        raise UserError(f"routes are {routes!r}: give a list, [{routes!r}].")
     for route in routes:
         if route not in ROUTES:
             raise unknown_name("route", route, ROUTES)

@@ -122,6 +122,7 @@ def test_shared_keys_are_numbered_by_what_is_shared() -> None:
     ("options", "said"),
     [
         ({"routes": ["query"]}, "did you mean 'queries'"),
+        ({"routes": "keys"}, r"routes are 'keys': give a list, \['keys'\]"),
         ({"routes": []}, "nothing would read"),
         ({"routes": ["keys"], "heads": []}, "nothing would read"),
         ({"routes": ["keys"], "heads": 0}, r"heads is 0: give a list, \[0\]"),
