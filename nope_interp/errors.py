@@ -116,7 +116,8 @@ def nearest_name(name: object, choices: Iterable[str], closeness: float = 0.5) -
         return spelled[end]
     small = {written.lower(): choice for written, choice in spelled.items()}
     small |= {choice.lower(): choice for choice in known}
-    meant = _SYNONYMS.get(name.lower(), name.lower())
+    meant = _SYNONYMS.get(name.lower(), "")
+    meant = meant if meant in small else name.lower()
     found = difflib.get_close_matches(meant, small, n=1, cutoff=closeness)
     return small[found[0]] if found else None
 

@@ -180,7 +180,8 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         self._ran = True
 
     def _note_reach(self, module: nn.Module, args: object) -> None:
-        self._reached = True
+        # A layer may be run alone.
+        self._ran = self._reached = True
 
     def _attach(self, change: Change, undo: ExitStack) -> None:
         self._fired[change.name] = 0
