@@ -20,7 +20,8 @@ class UserError(ValueError):
 
 
 def shown(value: object, limit: int = _LONGEST_SHOWN) -> str:
-    """How a value stands in a sentence: its `repr`, cut where that is long.
+    """How a value stands in a sentence: its `repr`, cut where that is long, or its kind where that
+    takes several lines.
 
     Args:
         value: anything, also what cannot be printed.
@@ -39,7 +40,8 @@ def shown(value: object, limit: int = _LONGEST_SHOWN) -> str:
         kind = type(value).__name__
         text = f"a huge {kind}" if isinstance(value, int) else f"a {kind} with a huge number"
     if "\n" in text:  # a model's, say
-        return f"a {type(value).__name__}"
+        kind = type(value).__name__
+        return f"an {kind}" if kind[0] in "aeiouAEIOU" else f"a {kind}"
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 

@@ -184,7 +184,7 @@ def _fitted(value: Any, kind: _Kind) -> Any:
     if not kind.many:
         return _fitted_one(value, kind)
     value = value.tolist() if hasattr(value, "tolist") else value  # NumPy's, pandas', torch's
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
         raise _DoesNotFit
     return tuple(_fitted_one(item, kind) for item in value)
 

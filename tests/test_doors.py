@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from functools import cached_property
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_what_hides_a_package_of_ours_is_named(tmp_path: Path, package: str, kin
     else:
         # Python prefers our package to a folder without an __init__.py.
         assert (library, run.returncode, run.stderr) == ("", 0, "")
-        assert command
+        assert command == f"nope-interp {version('nope-interp')}\n"
 
 
 def test_an_interrupt_while_the_command_line_is_loaded_is_silent(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ Position 40 keeps its content and tells, by this code, that it is position 41.
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Integral
 from operator import index
 
 import torch
@@ -172,6 +173,8 @@ def fit_code(
             and for too few sequences or positions.
     """
     check_hooked(model)
+    if not isinstance(layer, Integral):
+        raise UserError(f"layer is {shown(layer)}: give a whole number.")
     (layer,) = chosen_layers(model.cfg.n_layers, [layer])
     code = unfitted_code(tokens, name, Site(layer, site))
     feed_code(model, tokens, code, batch_size=batch_size)

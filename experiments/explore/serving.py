@@ -96,7 +96,7 @@ def explore(
     revision: str | None = None,
     dtype: str = "float32",
     positions: str = "auto",
-    text: str | None = None,
+    text: str | Path | None = None,
     out: Path | str = "runs",
     port: int = 0,
 ) -> Explorer:

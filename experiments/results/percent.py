@@ -1,5 +1,7 @@
 """Shares as people read them. Needs nothing."""
 
+import math
+
 # Single precision leaves so little of a whole that is none.
 _ROUNDING = 1e-6
 
@@ -11,8 +13,10 @@ def percent(share: float) -> str:
         share: 1 is all of it; a number.
 
     Returns:
-        Words; what is nearly all is ">99%".
+        Words; what is nearly all is ">99%", and no number a dash.
     """
+    if not math.isfinite(share):
+        return "–"
     if 0.995 <= share < 1 - _ROUNDING:
         return ">99%"
     # Adding zero makes a zero of what rounds to minus zero.

@@ -233,7 +233,7 @@ class RunFolder:
             raise UserError(f"{name!r} holds runs and is none: give one, such as {str(runs[0])!r}.")
         if self.model.is_file():
             raise UserError(
-                f"{name!r} holds a training and no measurements: load {self.model.name}."
+                f"{name!r} holds a training and no measurements: load {str(self.model)!r}."
             )
         raise UserError(f"{name!r} holds no finished run: run the command that began it.")
 
@@ -313,7 +313,7 @@ def identity(config: RunConfig) -> dict[str, Any]:
     values = config.to_dict() | {"format": FORMAT, "fingerprints": own}
     for name in ("model", "text", "rules"):
         path = getattr(config, name, None)
-        local = None if path is None else Path(path).expanduser()
+        local = None if path is None else given_path(path)
         # What else stands for a text is refused where it is read.
         if local is not None and (local.is_file() or (name == "model" and local.is_dir())):
             values[name] = fingerprint(local)

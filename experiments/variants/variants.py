@@ -18,7 +18,7 @@ from experiments.variants.embedded import embedded_note
 from experiments.variants.notes import beyond_context, notes_on_pretrained
 from experiments.variants.train import task_of, trained_model, training_folder, trains_embedded
 from nope_interp.devices import check_device
-from nope_interp.errors import UserError, shown
+from nope_interp.errors import UserError
 from nope_interp.files import read_text
 from nope_interp.hooked_model import HookedModel
 from nope_interp.memory import check_room, forward_bytes
@@ -27,7 +27,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import LayerPositions, layer_positions, positions_in_words
 from nope_interp.positions.order import position_table
 from nope_interp.pretrained.load import Pretrained, load_pretrained, reinitialized
-from nope_interp.pretrained.source import is_own
+from nope_interp.pretrained.source import is_own, name_of
 from nope_interp.pretrained.spec import ModelSpec, untrained
 from nope_interp.query_blocks import all_queries_at_once
 from nope_interp.tasks.answers import AnswerTask
@@ -186,9 +186,7 @@ def config_of(model: str | Path, **how: str | Path | None) -> ProbingConfig:
     Raises:
         UserError: for a damaged model of ours, and settings that fit none.
     """
-    if not isinstance(model, str | Path):
-        raise UserError(f"the model is {shown(model)}: give a hub name, a folder or a file.")
-    name = os.path.expanduser(model)
+    name = os.path.expanduser(name_of(model))
     asked: dict[str, Any] = {"model": name, "seq_len": ProbingConfig.least["seq_len"], **how}
     if is_own(name):
         ours, trained_on = load_model(Path(name))

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
@@ -95,7 +94,7 @@ def intervene(
             raise UserError(
                 f"no positions are given for {name}: give some, or slice(None) for all."
             )
-        if not isinstance(where[name], slice | Tensor | Sequence | np.ndarray):
+        if isinstance(where[name], str | int | None):
             raise UserError(f"positions are {shown(where[name])}: give a list or a slice.")
 
     def on_output(module: nn.Module, args: object, x: Tensor, name: str) -> Tensor:

@@ -17,7 +17,7 @@ from einops import rearrange
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, check_hooked
 from nope_interp.interventions.intervene import Function, Running, Where, changed_at, intervene
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import missing_hook
@@ -54,6 +54,7 @@ def read_changed(
         UserError: for an unknown route, a head or layer that the model lacks, no head at all, and
             as `intervene`.
     """
+    check_hooked(model)
     if isinstance(routes, str):
         raise UserError(f"routes are {routes!r}: give a list, [{routes!r}].")
     for route in routes:

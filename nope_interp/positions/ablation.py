@@ -159,7 +159,7 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
                 ablation acts in, and a part of it was never reached.
         """
         silent = [name for name, count in self._fired.items() if count == 0]
-        if not self._ran:
+        if not self._ran and not any(self._fired.values()):
             raise UserError(
                 f"the ablation {self.name!r} was never at work: run this model while it lasts."
             )
@@ -222,7 +222,8 @@ def _chosen(what: str, given: Any, n: int) -> list[int] | None:
     """The layers or heads that are given, of `n`, or None; raises UserError for anything else."""
     if given is None:
         return None
-    several: list[Any] = list(given) if isinstance(given, Iterable) else [None]
+    listed = given.tolist() if hasattr(given, "tolist") else given
+    several: list[Any] = list(listed) if isinstance(listed, Iterable) else [None]
     if not all(isinstance(one, Integral) and not isinstance(one, bool) for one in several):
         raise UserError(f"{what}s are {given!r}: give whole numbers such as [0, 2, 5].")
     numbers = [int(one) for one in several]

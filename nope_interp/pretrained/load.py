@@ -27,7 +27,7 @@ from nope_interp.pretrained.checkpoint import read_checkpoint
 from nope_interp.pretrained.checks import PARITY, check_bridge, check_order, dtype_name
 from nope_interp.pretrained.gguf_file import converted_gguf
 from nope_interp.pretrained.quiet import quiet
-from nope_interp.pretrained.source import check_source
+from nope_interp.pretrained.source import check_source, name_of
 from nope_interp.pretrained.switched_off import switch_off
 from nope_interp.pretrained.t5_decoder import T5DecoderLM
 from nope_interp.shapes import Tokens
@@ -115,7 +115,7 @@ def load_pretrained(
             know its architecture, the wrapped model fails its checks, it cannot have these
             positions, or something hints at none that transformers would not heed.
     """
-    name = str(name_or_path)
+    name = name_of(name_or_path)
     model, tokenizer, notes = load_plain(
         name,
         revision=revision,
@@ -157,7 +157,7 @@ def load_plain(
         raise unknown_name("dtype", dtype, PARITY)
     _check_device_map(device, device_map)
     check_device(device)
-    name = str(name_or_path)
+    name = name_of(name_or_path)
     source = _resolve(name)
     if device_map is None:
         check_weights(Path(source), device, dtype)

@@ -2,11 +2,18 @@
 
 from pathlib import Path
 
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 from nope_interp.files import given_path, model_files
 
 # A training leaves no info.json, and Hugging Face never a state or a lock.
 _MARKS_OF_RUNS = ("info.json", "training_state.safetensors", ".lock")
+
+
+def name_of(model: str | Path) -> str:
+    """A model's name, or its path as text; raises UserError for anything else."""
+    if not isinstance(model, str | Path):
+        raise UserError(f"the model is {shown(model)}: give a hub name, a folder or a file.")
+    return str(model)
 
 
 def is_own(model: str) -> bool:

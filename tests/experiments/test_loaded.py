@@ -258,6 +258,8 @@ def test_what_is_no_model_and_no_length_is_one_sentence(monkeypatch: pytest.Monk
     for wrong in (None, 5):
         with pytest.raises(UserError, match=f"the model is {wrong}: give a hub name, a folder or"):
             ni.load(wrong)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=f"the model is {wrong}: give a hub name, a folder or"):
+            ni.load_pretrained(wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="the model's name is empty: give a hub name"):
         ni.load("")
     lm = ni.load(ROOT / "examples" / "copy-rsc.safetensors")
@@ -318,6 +320,11 @@ def test_home_is_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ni.load("~/of/mine.safetensors").config.task == "copy-rsc"
     with pytest.raises(UserError, match="holds no finished run"):
         ni.load_run("~/of")
+    config = TransformerConfig(1, 16, 2, d_vocab=257, n_ctx=24)
+    how = {"transformer": config, "training.steps": 1, "seq_len": 24, "training.seq_len": 24}
+    made = ni.train(out="~/runs", show_progress=False, **how)
+    assert made.is_relative_to(tmp_path / "runs")
+    assert made.is_file()
     with pytest.raises(UserError, match=r"there is no folder .*away"):
         ni.load_run("~/away")
 

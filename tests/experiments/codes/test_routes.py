@@ -148,7 +148,7 @@ def test_routes_that_read_places_are_followed_and_no_others(
     np.testing.assert_allclose(found["net"], found["towards"] - found["size_matched"], atol=1e-9)
     # What tokens tell is read by values, and so the control, which may go the other way. How far
     # depends on the processor, whose library gives the directions of equal variation.
-    assert found["size_matched"].abs().max() > NOTHING
+    assert found["size_matched"].abs().max() > 10 * NOTHING
 
     of = rows.set_index(["layer", "head", "positions", "metric", "control"]).sort_index()
     for row in found.to_dict("records"):

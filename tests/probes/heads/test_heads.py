@@ -340,7 +340,7 @@ def fed(seed: int, sequences: slice, *, whole_fit: HeadProbe | None = None) -> H
 
 
 def test_what_comes_after_a_merge_changes_no_stage():
-    rows = np.random.default_rng(0).normal(size=(12, 3))
+    rows = np.random.default_rng(0).normal(size=(16, 3))
     merged, other = Settling(), Settling()
     merged.add(rows[:4])
     other.add(rows[4:8])
