@@ -40,8 +40,7 @@ def shown(value: object, limit: int = _LONGEST_SHOWN) -> str:
         kind = type(value).__name__
         text = f"a huge {kind}" if isinstance(value, int) else f"a {kind} with a huge number"
     if "\n" in text:  # a model's, say
-        kind = type(value).__name__
-        return f"an {kind}" if kind[0] in "aeiouAEIOU" else f"a {kind}"
+        return f"a {type(value).__name__}"
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 

