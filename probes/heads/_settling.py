@@ -42,9 +42,11 @@ class Settling:
 
     def merge(self, other: "Settling") -> None:
         """Adds another shard; what only one of the two reached is forgotten."""
+        if not other._n:
+            return
         if not self._n:
             self._kept = dict(other._kept)
-        elif other._n:
+        else:
             together = {}
             for count in sorted(self._kept.keys() & other._kept.keys()):
                 (n, sums), (more, theirs) = self._kept[count], other._kept[count]

@@ -377,10 +377,10 @@ def test_the_page_is_there_before_the_run_is_finished(
 
 
 def test_cells_side_by_side_are_those_of_one_process(
-    alone: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hypotheses, "one_thread_each", lambda: PicklingPool(at_once=2))
-    assert_same_bits(run(with_weights_of(alone, tmp_path), **ALONE), alone)
+    assert_same_bits(run(with_weights_of(comparison, tmp_path)), comparison)
 
 
 def test_a_quick_run_says_what_it_leaves_out(alone: Comparison) -> None:
