@@ -22,10 +22,21 @@ from probes.streaming import StreamingProbe, require_finite, upcast
 # Below this penalty the rounding of float32 products, about 1e-7 of a feature's square for each
 # activation, is no longer small beside it.
 _LEAST_SINGLE_ALPHA = 1.0
-# Fewer activations than this for each component are few to fit a linear map on.
 _PER_COMPONENT = 10
 # Single precision reads where it loses no more than about this share of a target's deviation.
 _READ_TO = 2e-5
+
+
+def enough_to_fit(d_model: int) -> int:
+    """How many activations of that width are enough to fit a linear map on.
+
+    With fewer than ten for each component held-out errors are a twentieth larger or more, since
+    noise is fitted too.
+
+    Args:
+        d_model: components of an activation.
+    """
+    return _PER_COMPONENT * d_model
 
 
 class RidgeRegressor(RegressorMixin, BaseEstimator):
@@ -211,7 +222,7 @@ class LinearProbe(StreamingProbe):
         self._counting = self._position_errors(targets.inverse_m, uninformed)
 
     def _warn_of_few(self) -> None:
-        n, least = self.moments.n, _PER_COMPONENT * self.d_model
+        n, least = self.moments.n, enough_to_fit(self.d_model)
         if n < least:
             warnings.warn(
                 f"{self.n_fitted} sequences are {n} activations, few to fit {self.d_model} "

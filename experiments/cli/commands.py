@@ -205,8 +205,6 @@ def report(
         )
     if not folder.is_dir():  # said before anything heavy is loaded
         raise UserError(f"there is no folder {str(folder)!r}: check the path.")
-    if not folder.is_dir():  # said before anything heavy is loaded
-        raise UserError(f"there is no folder {str(folder)!r}: check the path.")
     from experiments.sweeps.runs import load_run
 
     path = load_run(folder).write_report(to)

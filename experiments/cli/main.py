@@ -6,6 +6,7 @@ Nothing heavy is imported until a command needs it, so that `--help` answers at 
 import io
 import re
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -49,6 +50,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # what its encoding lacks
+    warnings.showwarning = _Told()
     if len(sys.argv) == 1:
         _fail(f"choose a command: {', '.join(EXPERIMENTS)}, explore, sweep or report; see --help.")
     try:
@@ -89,6 +91,19 @@ def _said(error: Any) -> str:
     command = "nope-interp" if ctx.parent is None else f"nope-interp {ctx.info_name}"
     meant = f"did you mean --{nearest}" if nearest else f"see {command} --help"
     return f"there is no option {option}: {meant}{'?' if nearest else '.'}"
+
+
+class _Told:
+    """Says a warning in one line, each once: where in the code it arose helps nobody here."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, message: Warning | str, *where: object, **further: object) -> None:
+        sentence = " ".join(str(message).split())
+        if sentence not in self._said:
+            self._said.add(sentence)
+            print(f"nope-interp: {sentence}", file=sys.stderr)
 
 
 def _fail(sentence: str) -> None:

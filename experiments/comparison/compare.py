@@ -8,6 +8,7 @@ for each core; in text all cores move positions together. The page is drawn as s
 cheap was read, again when moved positions have answered, and at the end.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +49,7 @@ from experiments.variants.variants import ModelVariant, bidirectional, random_in
 from experiments.variants.words import asked
 from nope_interp.errors import UserError
 from nope_interp.models.transformer import HookedTransformer
+from probes.regression import enough_to_fit
 
 # How many forward passes of every sequence the parts of a comparison take the time of, roughly, as
 # they did with the model that ships with the package: for estimates alone.
@@ -154,7 +156,7 @@ class _Reader(Reader[CompareConfig]):
             facts |= {"model": variant.name, "positions": variant.positions}
             facts["n_layers"] = variant.n_layers
             facts.setdefault("layer_positions", variant.position_table())
-            notes += (*variant.how_read, *variant.notes)
+            notes += (*variant.how_read, *variant.notes, *_few_to_fit(config, variant))
             with ablation_of(config).of(variant.model) as ablation:
                 # Entered before anything long is read: what cannot be ablated is known at once.
                 if ablation is not None:
@@ -304,6 +306,19 @@ class _Reader(Reader[CompareConfig]):
         config, label = self.config, self.label(f"{variant.kind}, history")
         read = partial(history_rows, experiment=config.experiment, description=label)
         return Cell(table(read(config, self.out, variant, head_history)))
+
+
+def _few_to_fit(config: CompareConfig, variant: ModelVariant) -> tuple[str, ...]:
+    """A sentence where text gives few activations for the model's width."""
+    positions, width = config.seq_len - FIRST_POSITION, variant.model.cfg.d_model
+    if config.task != "text" or config.n_fit * positions >= enough_to_fit(width):
+        return ()
+    least = math.ceil(enough_to_fit(width) / positions)
+    return (
+        f"Linear probes were fitted on {config.n_fit} sequences, few for activations of {width} "
+        f"components: they may read position worse than it can be read. {least} are enough "
+        "(--n-fit).",
+    )
 
 
 def _passes(title: str) -> float:

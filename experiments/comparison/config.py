@@ -9,8 +9,9 @@ from experiments.variants.config import ProbingConfig
 from experiments.variants.words import Shorthand
 from nope_interp.errors import FieldError, UserError, shown
 
-# What is shown first: few short sequences, and codes taken away at all sites together.
-_QUICK = {"n_fit": 96, "n_held_out": 48, "seq_len": 64, "uses": "stream"}
+# What is shown first: few short sequences, and codes taken away at all sites together. They are
+# enough to fit on up to a width of 806 components, which takes in GPT-2's and Gemma 3 270M's.
+_QUICK = {"n_fit": 128, "n_held_out": 48, "seq_len": 64, "uses": "stream"}
 
 
 def _quick(wanted: Any) -> tuple[Any, ...]:

@@ -49,9 +49,10 @@ def read_checkpoint(
     refuse_codellm(name, {})
     raw, _ = PreTrainedConfig.get_config_dict(**where)
     refuse_codellm(name, raw)
-    check_rotation(name, raw)
-    check_pairs(name, raw)
     drope = drope_format(raw)
+    as_read = raw if drope is None else {**raw, "model_type": drope.base}
+    check_rotation(name, as_read)
+    check_pairs(name, as_read)
     if drope is None:
         config = AutoConfig.from_pretrained(**where, trust_remote_code=False)
     else:

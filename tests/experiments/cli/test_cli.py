@@ -91,12 +91,18 @@ def test_compare_reads_a_hugging_face_folder(tmp_path: Path) -> None:
     folder = save_folder(tiny_gpt2(), tmp_path / "gpt2")
     (tmp_path / "text.txt").write_text(words(3000))
     arguments = ["--model", str(folder), "--text", "text.txt", "--seq-len", "16"]
-    arguments += ["--sequences", "48", "--layers", "0", "--sites", "resid_post"]
+    arguments += ["--n-fit", "8", "--n-held-out", "16", "--layers", "0", "--sites", "resid_post"]
     run = nope_interp("compare", *arguments, "--json", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     rows = [row for verdict in json.loads(run.stdout)["verdicts"] for row in verdict["rows"]]
     assert {row["variant"] for row in rows} == {"pretrained", "random-init"}
     assert {row["tokens"] for row in rows} == {"text", "random"}
+    # Few sequences for its width, under eight readings: one line, and a sentence on the page.
+    assert run.stderr.count("nope-interp: 8 sequences are 120 activations, few to fit 32") == 1
+    assert ".py" not in run.stderr
+    page = (tmp_path / json.loads(run.stdout)["report"]).read_text()
+    assert "fitted on 8 sequences, few for activations of 32 components" in page
+    assert "22 are enough" in page
 
 
 @pytest.mark.slow

@@ -384,7 +384,7 @@ def test_cells_side_by_side_are_those_of_one_process(
 
 
 def test_a_quick_run_says_what_it_leaves_out(alone: Comparison) -> None:
-    asked = {"n_fit": 96, "n_held_out": 48, "seq_len": 64, "uses": "stream"}
+    asked = {"n_fit": 128, "n_held_out": 48, "seq_len": 64, "uses": "stream"}
     assert CompareConfig.from_dict(expanded(CompareConfig, {"quick": True})) == CompareConfig(
         **asked
     )
@@ -397,7 +397,7 @@ def test_a_quick_run_says_what_it_leaves_out(alone: Comparison) -> None:
             expanded(CompareConfig, {"quick": wrong})
     assert left_out(CompareConfig()) == []
     sequences, tokens, sites = left_out(CompareConfig(**asked))
-    assert "144 sequences under each condition; 768 are the default" in sequences
+    assert "176 sequences under each condition; 768 are the default" in sequences
     assert "Sequences have 64 tokens; 128 are the default" in tokens
     assert "at single sites" in sites
     assert alone.info["notes"][0] == left_out(dataclasses.replace(CONFIG, **ALONE))[0]

@@ -219,6 +219,13 @@ def test_the_code_models_are_refused_by_name(name: str) -> None:
         load_pretrained(f"McGill-NLP/codellm_1b_{name}")
 
 
+def test_a_folder_of_a_code_model_is_refused_too(tmp_path: Path) -> None:
+    # Kazemnejad et al.'s configs say of their models that they are T5s.
+    folder = folder_of("t5", tmp_path / "m", {"architectures": ["CustomDecoderOnlyT5"]})
+    with pytest.raises(UserError, match="only its authors' code runs, which is not run here"):
+        load_pretrained(folder)
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -444,6 +451,16 @@ def test_heads_of_an_odd_size_are_refused(
             UserError, match=r"turns dimensions in pairs, but a head of .* has [379] to turn:"
         ):
             load_pretrained(folder, positions=positions)
+
+
+def test_a_drope_checkpoint_is_checked_as_its_family_is(tmp_path: Path) -> None:
+    odd = folder_of("llama", tmp_path / "odd", {"model_type": "llama_drope", "head_dim": 7})
+    with pytest.raises(UserError, match=r"a head of .* has 7 to turn: choose another model"):
+        load_pretrained(odd)
+    unsaid = {"model_type": "qwen2_drope", "rope_theta": None, "rope_parameters": None}
+    null = folder_of("qwen2", tmp_path / "null", unsaid)
+    with pytest.raises(UserError, match=r"`rope_theta: null` in the config .*--positions none"):
+        load_pretrained(null)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "opt"])
