@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from nope_interp.errors import FieldError, UserError
+from nope_interp.files import given_path
 from nope_interp.hooked_model import HookedModel
 from nope_interp.query_blocks import block_size
 
@@ -168,7 +169,7 @@ def check_weights(model: Path, device: str, dtype: str) -> None:
     Raises:
         UserError: where the weights take more than is free.
     """
-    needed = _PRECISIONS[dtype] * sum(map(_numbers, _files(model.expanduser())))
+    needed = _PRECISIONS[dtype] * sum(map(_numbers, _files(given_path(model))))
     check_fits(str(model), needed, device, dtype)
 
 

@@ -14,6 +14,7 @@ from experiments.cli.options import (
     option_of,
     parameter,
     parameters,
+    path_of,
     signed,
     whole_number,
 )
@@ -145,7 +146,12 @@ def _listed(asked: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 
 def sweep(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE.yaml", help="An experiment, and a grid or list of it.")
+        Path,
+        typer.Argument(
+            metavar="FILE.yaml",
+            parser=path_of,
+            help="An experiment, and a grid or list of it.",
+        ),
     ],
     jobs: Annotated[
         int | None,
@@ -191,8 +197,13 @@ def sweep(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="A finished run folder.")],
-    to: Annotated[Path | None, typer.Option(help="File to write instead of report.html.")] = None,
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", parser=path_of, help="A finished run folder.")
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=path_of, help="Written instead of report.html."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Draw the page of a finished run again."""

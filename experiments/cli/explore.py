@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.cli.options import given, parameters, taking, whole_number
+from experiments.cli.options import given, parameters, path_of, taking, whole_number
 from experiments.cli.settings import RUNS, Device
 from experiments.explore.port import check_port
 from experiments.variants.checks import check_device_for, check_files
@@ -38,7 +38,8 @@ def explore(
     no_open: Annotated[bool, typer.Option("--no-open", help="Open no browser.")] = False,
     device: Device = "cpu",
     out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where finished runs of heads lie.")
+        Path,
+        typer.Option(metavar="FOLDER", parser=path_of, help="Where finished runs of heads lie."),
     ] = RUNS,
     **values: Any,
 ) -> None:

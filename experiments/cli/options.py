@@ -15,6 +15,7 @@ import typer
 
 from experiments.variants.words import Field, Shorthand, fields_of, is_within, usual_values
 from nope_interp.errors import shown
+from nope_interp.files import given_path
 
 Parameters = dict[str, inspect.Parameter]
 
@@ -179,6 +180,8 @@ def _reading(read: Callable[[str], Any], wrong: str) -> Callable[[str], Any]:
 
 
 whole_number = _reading(int, "{} is not a valid integer.")
+# `~` is the home folder where the shell has left it, as in --out=~/runs.
+path_of = _reading(given_path, "{} begins with a user who has no home here.")
 
 _SCALARS: dict[Any, tuple[str, Callable[[str], Any]]] = {
     int: ("N", whole_number),

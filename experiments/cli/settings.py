@@ -5,12 +5,15 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.options import whole_number
+from experiments.cli.options import path_of, whole_number
 
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE", help="TOML or JSON file, or a run folder's config.json."
+        "--config",
+        metavar="FILE",
+        parser=path_of,
+        help="TOML or JSON file, or a run folder's config.json.",
     ),
 ]
 Device = Annotated[
@@ -35,7 +38,10 @@ Ray = Annotated[
 List = Annotated[
     bool, typer.Option("--list", help="Every paper, or every claim of one, and what runs say.")
 ]
-Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder that run folders are made in.")]
+Out = Annotated[
+    Path,
+    typer.Option(metavar="FOLDER", parser=path_of, help="Folder that run folders are made in."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Draw no progress bars.")]
 

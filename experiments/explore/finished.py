@@ -8,6 +8,7 @@ from experiments.heads.config import HeadsConfig
 from experiments.heads.result import HeadClassification
 from experiments.runs.folder import RunFolder, fingerprint
 from nope_interp.errors import UserError
+from nope_interp.files import given_path
 
 # What of a config, beside the model itself, makes it the same model.
 _SAME = ("revision", "dtype", "positions")
@@ -56,5 +57,5 @@ def _is_of(playground: Playground, folder: Path) -> bool:
 
 def _content(model: str) -> str:
     """What a model is told by: the content of what lies on disk, the name of any other."""
-    path = Path(model).expanduser()
+    path = given_path(model)
     return fingerprint(path) if path.exists() else model

@@ -24,6 +24,7 @@ from ruamel.yaml.events import AliasEvent
 from experiments.sweeps.registry import AnyConfig, Experiment, experiment
 from experiments.variants.words import expanded, flat, nested, word_for
 from nope_interp.errors import FieldError, UserError, shown, unknown_name
+from nope_interp.files import given_path
 
 MOST_CELLS = 100_000
 # What tells the folder of a sweep.
@@ -63,8 +64,9 @@ class SweepConfig:
     cells: tuple[CellConfig, ...]
 
     @classmethod
-    def read(cls, path: Path) -> "SweepConfig":
+    def read(cls, path: Path | str) -> "SweepConfig":
         """Read a YAML file; raises UserError where it is missing, malformed or asks nonsense."""
+        path = given_path(path)
         try:
             values = _read_yaml(path.read_text(encoding="utf-8"))
         except OSError as error:

@@ -54,7 +54,7 @@ def run_sweep(
     from experiments.sweeps.workers import run_all, sweep_pool
 
     if not isinstance(config, SweepConfig):
-        config = SweepConfig.read(given_path(config))
+        config = SweepConfig.read(config)
     check_cells(config, device, here=ray is None)
     pool = sweep_pool(len(config.cells), jobs, ray, gpus_per_cell)
     sweep = begin_sweep(config, given_path(out))

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar, no_type_check
 from experiments.variants.words import Shorthand, Worded, asked, check_words, flat, nested, within
 from nope_interp.errors import FieldError, UserError, shown, unknown_name
 from nope_interp.fields import Seed, check_fields, check_lengths, from_mapping
+from nope_interp.files import given_path
 from nope_interp.models.config import DeclaredPositions, TransformerConfig
 from nope_interp.positions.conditions import parse_condition
 from nope_interp.pretrained.source import is_own
@@ -180,7 +181,7 @@ class ExperimentConfig(Worded):
             raise FieldError("positions", says)
 
     @classmethod
-    def read(cls: type[Config], path: Path) -> Config:
+    def read(cls: type[Config], path: Path | str) -> Config:
         """Read a TOML or JSON file, or the config.json of a run folder.
 
         Args:
@@ -196,7 +197,7 @@ class ExperimentConfig(Worded):
         return asked(cls, None, words) if values is None else cls.from_dict(values)
 
     @classmethod
-    def words_in(cls, path: Path) -> dict[str, Any]:
+    def words_in(cls, path: Path | str) -> dict[str, Any]:
         """What a file says in the words of the command line.
 
         Args:
@@ -212,8 +213,9 @@ class ExperimentConfig(Worded):
         return cls._told(path)[1]
 
     @classmethod
-    def _told(cls, path: Path) -> tuple[Any, dict[str, Any]]:
+    def _told(cls, given: Path | str) -> tuple[Any, dict[str, Any]]:
         """The values of a run folder's config.json, or the words of another file."""
+        path = given_path(given)
         try:
             text = path.read_text(encoding="utf-8-sig")
             in_json = path.suffix.lower() != ".toml"

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.files import given_path
 from nope_interp.hooked_model import HookedModel
 from nope_interp.memory import check_fits, check_weights
 from nope_interp.positions.layers import WITHOUT
@@ -289,7 +290,7 @@ def _plain_logits(model: Any, tokens: Tokens, name: str) -> Float[Tensor, "batch
 def _resolve(name_or_path: str) -> str:
     """A hub name as it is; a folder or a converted GGUF file as a path."""
     check_source(name_or_path)
-    path = Path(name_or_path).expanduser()
+    path = given_path(name_or_path)
     if path.is_dir():
         return str(path)
     if path.suffix != ".gguf":

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from experiments.cli.commands import _configured
 from experiments.cli.options import option_of
 from experiments.comparison.config import CompareConfig
+from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.registry import EXPERIMENTS, Experiment
 from experiments.variants.words import Field, fields_of
 from nope_interp.errors import UserError
@@ -561,6 +562,31 @@ def test_configs_as_editors_write_them(tmp_path: Path) -> None:
     (tmp_path / "d.json").write_text('{"seq_len": 32, "training": {"steps": 1, "steps": 2}}')
     run = nope_interp("compare", "--config", "d.json", cwd=tmp_path)
     assert_one_sentence(run, "d.json", "'steps' is given twice")
+
+
+def test_a_tilde_that_no_shell_expands_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, here = tmp_path / "home", tmp_path / "here"
+    (home / "swept").mkdir(parents=True)
+    here.mkdir()
+    (home / "swept" / "sweep.json").write_text("{}")
+    (home / "c.json").write_text('{"seq_len": 3}')
+    (home / "s.yaml").write_text("experiment: cook\ngrid: {seed: [1, 2]}")
+    monkeypatch.setenv("HOME", str(home))
+    for arguments, said in [
+        (("report", "~/swept"), f"'{home}/swept' is a sweep"),
+        (("compare", "--config=~/c.json"), "seq_len is 3"),
+        (("compare", "--out=~/c.json"), f"{home}/c.json"),
+        (("sweep", "~/s.yaml"), "unknown experiment 'cook'"),
+        (("report", "~nobody-of-this-name/run"), "begins with a user who has no home here"),
+    ]:
+        assert_one_sentence(nope_interp(*arguments, cwd=here), said)
+    assert not list(here.iterdir())
+    with pytest.raises(UserError, match="seq_len is 3"):
+        CompareConfig.read("~/c.json")
+    with pytest.raises(UserError, match="unknown experiment 'cook'"):
+        SweepConfig.read("~/s.yaml")
 
 
 @pytest.mark.parametrize(
