@@ -43,7 +43,7 @@ def following_rows(
 
     Args:
         task: one with answers, of a model of ours.
-        elsewhere: as from `movable`.
+        elsewhere: as from `movable`; empty where nothing can be moved.
         where: the single sites at which codes are moved, beside the whole stream.
         context: the columns that tell this model variant from others.
         description: label of the progress bar; None draws no bar.
@@ -55,7 +55,7 @@ def following_rows(
         UserError: for a site that the model lacks.
     """
     rows = order_rows(task, context=context)
-    if without_order(table(rows)) is not None:
+    if not elsewhere or without_order(table(rows)) is not None:
         return rows
     statistics = statistics_at(task, where)
     how: dict[str, Any] = {"context": context}

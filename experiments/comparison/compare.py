@@ -19,6 +19,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
+from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.following import movable
 from experiments.codes.history import history_rows
 from experiments.codes.task import InterventionTask, check_enough_to_fit, intervention_task_of
@@ -265,11 +266,11 @@ class _Reader(Reader[CompareConfig]):
     def _moved_in_task(
         self, variant: ModelVariant, task: InterventionTask, notes: list[str]
     ) -> list[_Stage]:
+        elsewhere: list[Counterfactual] = []
         try:
             elsewhere = movable(task)
-        except UserError as error:
+        except UserError as error:  # removal decides, of a model that knows order
             notes.append(f"{UNMOVED} {error}")
-            return []
         bar = self._bar(f"{variant.kind}, {_MOVED}")
         cell = MoveInTask(self.config, variant, task, elsewhere, bar)
         return [_Stage(_MOVED, {_MOVED: cell}, drawn=True)]

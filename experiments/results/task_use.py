@@ -58,7 +58,7 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
     Returns:
         The same as every intervention tells it; a code's share is what follows, and what is
         restored what comes back with it alone, both net of controls.
-        Empty where no position was moved in a task.
+        Empty where no position was moved in a task by a model that knows order.
     """
     rows = finished(measurements[measurements["probe"] == PROBE])
     records = rows.to_dict("records")
@@ -70,5 +70,5 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
     reason = without_order(rows)
     unjudged = () if reason is None else JUDGED
     if reason is None and not stream:
-        reason = "no right answer of the model would be another one at another position."
+        return []
     return [judged_by_moves(records[0], accuracy, by_name(stream), "answers", reason, unjudged)]

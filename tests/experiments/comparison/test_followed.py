@@ -121,10 +121,30 @@ def test_a_model_that_has_not_learned_order_gets_no_verdict(
     assert removed.sentence.endswith("The model has not learned order: no code is called used.")
 
 
+@pytest.mark.slow
+def test_removal_decides_where_nothing_is_moved_in_a_model_that_knows_order(
+    learned: Comparison, tmp_path: Path
+) -> None:
+    model = learned.folder.parent / learned.info["trained_model"]
+    few = {**FEW, "n_held_out": 19, "variants": False, "uses": "stream"}
+    few |= {"task": "reversal", "lengths": (4, 4), "seq_len": LENGTH}
+    found = compare(model, out=tmp_path, show_progress=False, **few)
+    assert found.followed.empty
+    assert any("19 different examples of" in note for note in found.info["notes"])
+    (removed,) = found.uses
+    assert {code.code: code.word for code in found.answer.codes if code.word is not None} == {
+        use.code: use.word for use in removed.of_stream
+    }
+    assert Word.NO_ORDER not in {use.word for use in removed.uses}
+
+
 def test_where_the_answer_elsewhere_is_not_known_a_note_says_so(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG.transformer, d_vocab=120, n_ctx=16)
     found = untrained(tmp_path, task="copy-rdc", seq_len=16, transformer=config)
     assert found.followed.empty
+    # A model that has not learned order gets no verdict by removal either.
+    assert found.headline.startswith("The model has not learned order: ")
+    assert {code.word for code in found.answer.codes} <= {Word.NO_ORDER, None}
     assert any("'copy-rdc' would answer at another position" in of for of in found.info["notes"])
     few = untrained(tmp_path, n_held_out=19)
     assert any("19 different examples of" in note for note in few.info["notes"])

@@ -11,12 +11,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPTJConfig, GPTJForCausalLM
 
+from experiments.comparison.compare import compare
 from experiments.drop import drop as drop_module
 from experiments.drop.config import DropConfig
 from experiments.drop.drop import drop
 from experiments.drop.material import Material
 from experiments.drop.passkeys import Passkeys, check_prompts_fit, drawn, right
 from experiments.drop.result import Drop
+from experiments.heads.classify import classify_heads
 from experiments.results.drop import CONTROL, DROPPED, RECALIBRATED, Dropped, read_key
 from experiments.results.measurements import INTACT
 from experiments.runs.steps import Steps
@@ -29,7 +31,7 @@ from nope_interp.pretrained.load import load_plain, load_pretrained
 from nope_interp.pretrained.scaled import SCALINGS, scaled_rotary
 from nope_interp.tasks.text import python_documentation
 from tests.byte_llama import byte_llama, byte_tokenizer
-from tests.experiments.cli.command import nope_interp
+from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.report.parsed_page import Page
 from tests.huggingface import plain_model, save_folder
 
@@ -185,6 +187,23 @@ def test_the_model_is_an_ordinary_folder_without_positions(finished: Drop) -> No
     assert positions_in_words(loaded.model) == "none"
     control = load_pretrained(str(finished.folder / "control"))
     assert positions_in_words(control.model) == "rotary"
+
+
+@pytest.mark.slow
+def test_compare_and_heads_read_what_drop_makes(
+    finished: Drop, folder: Path, tmp_path: Path
+) -> None:
+    model, words = str(finished.model), {**text(folder), "seq_len": 24}
+    few = {"n_fit": 40, "n_held_out": 24, "layers": (0,), "sites": ("resid_post",)}
+    how: dict[str, Any] = {"out": tmp_path, "show_progress": False}
+    compared = compare(model, uses="stream", variants=False, **few, **words, **how)
+    assert compared.info["positions"] == "none"
+    assert {row["positions"] for row in compared.info["layer_positions"]} == {"none"}
+    # Five steps of training teach it nothing.
+    assert compared.headline.startswith("This model does not surely beat an order-blind guesser")
+    labelled = classify_heads(model, n_sequences=16, **words, **how)
+    assert labelled.info["positions"] == "No positional encoding in layers 0-1."
+    assert len(labelled.heads) > 0
 
 
 def test_the_table_the_page_and_the_headline(finished: Drop) -> None:
@@ -356,6 +375,9 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     refused = nope_interp("drop", str(folder), "--steps", "0", cwd=tmp_path)
     assert refused.returncode == 2
     assert "--steps is 0" in refused.stderr
+    (tmp_path / "short.txt").write_text("w5 w6 " * 40)
+    refused = nope_interp("drop", str(folder), "--text", "short.txt", cwd=tmp_path)
+    assert_one_sentence(refused, "the text is too short")
 
 
 # ---------------------------------------------------------------- models that cannot read all

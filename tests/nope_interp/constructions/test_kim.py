@@ -66,6 +66,19 @@ def test_three_orthonormal_inputs_by_hand() -> None:
     np.testing.assert_allclose(second, rows @ rows.T, atol=1e-12)
 
 
+def test_the_last_of_fifty_orthonormal_inputs_does_not_favour_the_nearest_in_deeper_layers() -> (
+    None
+):
+    # Worked out apart from this code, for keys 1, 11, 25, 41 and 49 of 50.
+    apart = [
+        [0.0182, 0.0294, 0.0326, 0.0339, 0.0343],
+        [0.0697, 0.1288, 0.1415, 0.1410, 0.1390],
+        [0.1539, 0.3135, 0.3559, 0.3617, 0.3591],
+    ]
+    last = parameter_free_scores(torch.eye(50)[None].double(), 4)[1:, 0, -1]
+    np.testing.assert_allclose(last[:, [0, 10, 24, 40, 48]], apart, atol=6e-5)
+
+
 def test_without_the_mask_order_is_lost() -> None:
     x = torch.randn(1, 9, 8, generator=torch.Generator().manual_seed(0)).double()
     order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
