@@ -12,13 +12,14 @@ from benchmarks import (
     start,
     sweeps,
     training,
+    verdict,
 )
 
 
 def main() -> int:
     missed = 0
     modules = (start, sweeps, forward, training, memory, interventions, probing, heads, explore)
-    for module in modules:
+    for module in (*modules, verdict):
         for claim in module.claims():
             print(claim, flush=True)
             missed += not claim.met

@@ -3,11 +3,11 @@ tokens.
 
 `trunk` is its forward pass without the unembedding. With an intervention, the same pass has one
 code taken away after one block, the dearest of the four; or one code of each position exchanged for
-the next one's there; or its control, with directions drawn for each sequence. With statistics, it
+the next one's there, at that site or through the whole stream; or its control, with directions drawn for each sequence. With statistics, it
 has the probes of every block's output, and these with what interventions are made from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,16 @@ def _feed(probes: Sequence[Any], activations: Tensor) -> None:
         probe.update(activations[:, FIRST_POSITION:], POSITIONS)
 
 
+def _stream(n_layers: int) -> list[str]:
+    """Where a verdict moves codes: at the input, after every attention and every block but one."""
+    after = [
+        f"blocks.{layer}.hook_{site}"
+        for layer in range(n_layers)
+        for site in ("resid_mid", "resid_post")
+    ]
+    return ["blocks.0.hook_resid_pre", *after[:-1]]
+
+
 def claims() -> list[Claim]:
     config = TransformerConfig(6, 512, 8, d_vocab=1000, n_ctx=LENGTH)
     model = HookedTransformer(config).eval()
@@ -48,7 +58,10 @@ def claims() -> list[Claim]:
             run_trunk(model, tokens)
 
     def changed(intervention: Intervention) -> None:
-        with intervene(model, {PLACE: intervention}, ALL_BUT_FIRST):
+        changed_at({PLACE: intervention})
+
+    def changed_at(interventions: Mapping[str, Intervention]) -> None:
+        with intervene(model, interventions, ALL_BUT_FIRST):
             trunk()
 
     def probed(also: bool) -> None:
@@ -64,6 +77,16 @@ def claims() -> list[Claim]:
     sources = (torch.arange(len(POSITIONS)) + 1).clamp(max=len(POSITIONS) - 1)
     moves = [interchange(statistics, code, sources) for code in JUDGED]
     moved = max(paired_ratio(partial(changed, move), trunk, ROUNDS) for move in moves)
+    whole = {place: CodeStatistics() for place in _stream(config.n_layers)}
+    stream(model, tokens, {place: partial(_feed, [of]) for place, of in whole.items()})
+    everywhere = max(
+        paired_ratio(
+            partial(changed_at, {at: interchange(of, code, sources) for at, of in whole.items()}),
+            trunk,
+            ROUNDS,
+        )
+        for code in JUDGED
+    )
     variation, generator = variation_at(statistics), torch.Generator().manual_seed(0)
     controls = [move.size_matched(variation, generator) for move in moves]
     drawn = max(paired_ratio(partial(changed, control), trunk, ROUNDS) for control in controls)
@@ -71,6 +94,7 @@ def claims() -> list[Claim]:
     return [
         Claim("a code taken away at one site: time by the plain forward pass", dearest, 1.15),
         Claim("a code moved at one site: time by the plain forward pass", moved, 1.15),
+        Claim("a code moved through the whole stream: time by the same", everywhere, 1.15),
         Claim("its control, drawn for each sequence: time by the same", drawn, 1.15),
         Claim("probes and statistics of codes in one stream: time by the probes'", together, 1.15),
     ]

@@ -1,0 +1,33 @@
+"""How long a user waits for the verdict of the model that ships with the package.
+
+`nope-interp compare` says which of its steps are done. What it finds here is thrown away.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks.contest import Claim
+
+MINUTE_S = 60.0
+_MOVED = "(done: positions moved"
+
+
+def claims() -> list[Claim]:
+    return [Claim("compare: verdict of the model that ships / a minute", waited() / MINUTE_S, 1.0)]
+
+
+def waited() -> float:
+    """Seconds from the command to moved positions, which the verdict waits for."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "experiments.cli", "compare", "--out", folder]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+            assert run.stderr is not None
+            for line in run.stderr:
+                if _MOVED in line:
+                    seconds = time.perf_counter() - start
+                    run.terminate()
+                    return seconds
+    raise RuntimeError(f"compare ended without a verdict, exit code {run.returncode}")
