@@ -3,8 +3,9 @@ tokens.
 
 `trunk` is its forward pass without the unembedding. With an intervention, the same pass has one
 code taken away after one block, the dearest of the four; or one code of each position exchanged for
-the next one's there, at that site or through the whole stream; or its control, with directions drawn for each sequence. With statistics, it
-has the probes of every block's output, and these with what interventions are made from.
+the next one's there, at that site or through the whole stream; or its control, with directions
+drawn for each sequence. With statistics, it has the probes of every block's output, and these with
+what interventions are made from.
 """
 
 from collections.abc import Mapping, Sequence

@@ -27,11 +27,12 @@ def record(folder: Path | str) -> Path:
     config = run.config
     if config.model is not None:
         config = replace(config, model=Path(config.model).name)
-    measured = {o.claim.id: vars(o.found) for o in run.outcomes if o.found.n}
+    found = [outcome for outcome in run.outcomes if outcome.found.n]
     kept = {
         "config": config.to_dict(),
         "seconds": float(run.info["seconds"]),
-        "found": measured,
+        "found": {outcome.claim.id: vars(outcome.found) for outcome in found},
+        "tests": {outcome.claim.id: outcome.claim.test for outcome in found},
     }
     path = Path(str(kept_in(config.name)))
     path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -23,11 +23,13 @@ class Recorded:
         config: how it was run; of a given model it has the file's name.
         seconds: how long it took there.
         found: the number of each claim that it measured.
+        tests: in words, those that claims had when the run was kept.
     """
 
     config: ReproduceConfig
     seconds: float
     found: dict[str, Measured]
+    tests: dict[str, str]
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -57,4 +59,5 @@ def recorded(name: str) -> Recorded | None:
         return None
     kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     found = {id: Measured(**number) for id, number in kept["found"].items()}
-    return Recorded(ReproduceConfig.from_dict(kept["config"]), kept["seconds"], found)
+    config = ReproduceConfig.from_dict(kept["config"])
+    return Recorded(config, kept["seconds"], found, kept["tests"])

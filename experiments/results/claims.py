@@ -67,13 +67,13 @@ class Claim:
     source: str
     status: str
     measure: str
+    bounds_set: str
     expected: float = math.nan
     low: float = -math.inf
     high: float = math.inf
     differs: str = ""
     published: str = ""
     needs: str = ""
-    bounds_set: str = BEFORE
     over: str = "seeds"
     matters: float = math.nan
     size_needed: str = ""

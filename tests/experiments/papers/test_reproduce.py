@@ -186,7 +186,7 @@ def test_a_claim_is_reproduced_where_the_whole_interval_is_within(
     a: float, b: float, c: float, d: float
 ) -> None:
     (low, high), (ci_low, ci_high) = sorted((a, b)), sorted((c, d))
-    claim = Claim("x", "x", "x", "x", "x", low=low, high=high)
+    claim = Claim("x", "x", "x", "x", "x", BEFORE, low=low, high=high)
     inside = all(low < x < high for x in np.linspace(ci_low, ci_high, 7))
     assert (claim.verdict(ci_low, ci_low, ci_high) == "reproduced") == inside
     assert claim.verdict(math.nan, math.nan, math.nan) == "not testable here"
@@ -195,7 +195,7 @@ def test_a_claim_is_reproduced_where_the_whole_interval_is_within(
 
 
 def test_contradicted_is_told_from_uncertain() -> None:
-    claim = Claim("x", "x", "x", "x", "x", high=1)
+    claim = Claim("x", "x", "x", "x", "x", BEFORE, high=1)
     outside, across = (
         Outcome(claim, Measured(3.0, 2.0, 4.0, 5)),
         Outcome(claim, Measured(1.0, 0.0, 2.0, 5)),
@@ -209,7 +209,7 @@ def test_what_a_run_sees_it_finds_four_times_in_five() -> None:
     """Normal numbers, the true one so far from a bound: the interval is beyond it in 80%."""
     n, rng = 400, np.random.default_rng(0)
     half = 1.96 / math.sqrt(n)
-    claim = Claim("x", "x", "x", "x", "x", low=0.0)
+    claim = Claim("x", "x", "x", "x", "x", BEFORE, low=0.0)
     sees = Outcome(claim, Measured(0.0, -half, half, n)).visible
     means = rng.normal(sees, 1 / math.sqrt(n), 20_000)
     found = [claim.verdict(m, m - half, m + half) == "reproduced" for m in means]
@@ -228,12 +228,12 @@ def test_what_a_run_sees_it_finds_four_times_in_five() -> None:
 def test_what_matters_is_the_way_from_what_is_expected_to_its_bound(
     bounds: dict[str, float], effect: float
 ) -> None:
-    claim = Claim("x", "x", "x", "x", "x", **bounds)
+    claim = Claim("x", "x", "x", "x", "x", BEFORE, **bounds)
     assert claim.effect == pytest.approx(effect, nan_ok=True)
 
 
 def test_too_small_a_sample_is_not_testable_and_the_one_needed_is_computed() -> None:
-    claim = Claim("x", "x", "x", "x", "x", low=0, matters=0.1, over="tasks")
+    claim = Claim("x", "x", "x", "x", "x", BEFORE, low=0, matters=0.1, over="tasks")
     wide = Outcome(claim, Measured(0.1, -0.4, 0.6, 5))
     assert (wide.verdict, wide.sees_enough) == ("not testable here", False)
     assert wide.by_bounds == "uncertain"
@@ -255,7 +255,7 @@ def test_too_small_a_sample_is_not_testable_and_the_one_needed_is_computed() -> 
 
 
 def test_an_interval_that_is_open_lies_within_a_bound_that_is() -> None:
-    below = Claim("x", "x", "x", "x", "x", high=1, matters=0.1)
+    below = Claim("x", "x", "x", "x", "x", BEFORE, high=1, matters=0.1)
     assert below.verdict(0.5, -math.inf, 0.9) == "reproduced"
     assert below.verdict(0.5, -math.inf, 1.1) == "uncertain"
     assert below.verdict(2.0, 1.5, math.inf) == "contradicted"
@@ -266,7 +266,7 @@ def test_an_interval_that_is_open_lies_within_a_bound_that_is() -> None:
 
 
 def test_a_claim_of_larger_models_is_not_tested() -> None:
-    worded = Claim("x", "x", "x", "x", "x", high=1, size_needed="recordings")
+    worded = Claim("x", "x", "x", "x", "x", BEFORE, high=1, size_needed="recordings")
     found = Measured(3.0, 2.0, 4.0, 5)
     assert Outcome(worded, found).verdict == "not testable here"
     given = dataclasses.replace(worded, needs="--model")
@@ -274,7 +274,7 @@ def test_a_claim_of_larger_models_is_not_tested() -> None:
 
 
 def test_a_smaller_run_has_a_word_of_its_own_in_place_of_reproduced() -> None:
-    claim = Claim("x", "x", "x", "x", "x", high=1)
+    claim = Claim("x", "x", "x", "x", "x", BEFORE, high=1)
     within, across, beyond = (Measured(x, x - 0.5, x + 0.5, 5) for x in (0.0, 1.0, 2.0))
     words = [Outcome(claim, found, reduced=True).verdict for found in (within, across, beyond)]
     assert words == ["reproduced small", "uncertain", "contradicted"]
@@ -287,8 +287,18 @@ def test_every_claim_says_when_its_bounds_were_set() -> None:
             assert claim.bounds_set in (BEFORE, PILOTS, SETTING_LATER, AFTER), claim.id
 
 
+def test_bounds_that_differ_from_those_of_the_kept_run_are_called_late() -> None:
+    for name, found in PAPERS.items():
+        kept = recorded(name)
+        assert kept is not None
+        assert kept.tests.keys() == kept.found.keys()
+        tests = {claim.id: claim.test for claim in found.claims if claim.bounds_set != AFTER}
+        then = {id: test for id, test in kept.tests.items() if id in tests}
+        assert then == {id: tests[id] for id in then}
+
+
 def test_the_test_is_said_in_words() -> None:
-    claim = Claim("x", "x", "x", "x", "x", low=0.5)
+    claim = Claim("x", "x", "x", "x", "x", BEFORE, low=0.5)
     assert claim.test == "reproduced where the 95% interval lies above 0.5"
     assert (
         dataclasses.replace(claim, high=1).test
@@ -748,7 +758,7 @@ def test_a_run_first_says_how_long_the_kept_one_took(
     def stopped(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    run = Recorded(ReproduceConfig("barbero2024", n_seeds=3, **kept), 700.0, {})
+    run = Recorded(ReproduceConfig("barbero2024", n_seeds=3, **kept), 700.0, {}, {})
     monkeypatch.setattr(run_module, "recorded", lambda name: run)
     monkeypatch.setattr(kazemnejad2023, "_absolute", stopped)
     with pytest.raises(KeyboardInterrupt):
