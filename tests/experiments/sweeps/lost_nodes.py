@@ -35,7 +35,10 @@ _MEMORY = 10**8
 
 
 def run(config: ReproduceConfig, **how: Any) -> None:
-    """A cell of a second: long enough to be running when its node is killed."""
+    """A cell of a second: long enough to be running when its node is killed. What it began is
+    known by then."""
+    with (Path(how["out"]) / "began").open("a") as began:
+        began.write(f"{config.seed}\n")
     time.sleep(1)
     sweep_experiment.run(config, **how)
 
@@ -79,10 +82,11 @@ def lose_nodes(
             print(f"{len(seen)} cells are finished; node {killed} is killed", flush=True)
             if killed > 1:
                 nodes.append(cluster.add_node(num_cpus=1, object_store_memory=_MEMORY))
+    assert sweep_process.finished_files(out).items() >= seen.items(), "a finished cell ran twice"
     print((folder / "stderr").read_text()[-200:])
     [found] = out.glob("sweep-*")
     states = Counter(read_sweep(found).states().values())
-    began = Counter((out / "ran").read_text().split())
+    began = Counter((out / "began").read_text().split())
     print(f"{dict(states)}; {killed} nodes killed; {began.total()} starts of {cells} cells")
     cluster.shutdown()
     assert states == {"done": cells}, "a cell is lost"
