@@ -17,6 +17,9 @@ _SMALL = "by a run with fewer seeds than by default, or at smaller sizes."
 _OF_CLAIMS = (
     "Sees: how far beyond its bound a number must lie for such a run to tell, four times in five.",
     "Matters: the least distance from the bound that would count.",
+    "Bounds: set before the first run, or after one had been seen.",
+    "Pilots: before it, but sizes were chosen on another seed. Changed: before it, but the setting "
+    "was changed after a run.",
     f"Small: {_SMALL}",
     "Quantities, units and bounds: on the run's page, and in docs/papers.md.",
 )
@@ -173,10 +176,6 @@ def claims_shown(table: Any, name: str | None) -> Shown:
     own = table[table["paper"] == name]
     needed = own[own["size_needed"] != ""].groupby("size_needed", sort=False)["claim"]
     lines = [f"A run that can test {', '.join(ids)}: {size}." for size, ids in needed]
-    lines += [
-        f"Bounds set {when}: {', '.join(ids)}."
-        for when, ids in own.groupby("bounds_set", sort=False)["claim"]
-    ]
     if own["ours"].any():
         lines.append(f"Ours, not the paper's: {', '.join(own.loc[own['ours'], 'claim'])}.")
     alone = own[own["status"] != own["by_bounds"]]

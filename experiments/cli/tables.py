@@ -12,6 +12,7 @@ from rich.text import Text
 from experiments.papers.listing import RECORDED
 from experiments.results.answer import Answer, Reading
 from experiments.results.benchmark import MISSED, OUTCOMES, told
+from experiments.results.claims import AFTER, BEFORE, PILOTS, SETTING_LATER
 from experiments.results.measurements import LOSS
 from experiments.results.percent import percent
 from experiments.results.position_use import Interval
@@ -19,6 +20,10 @@ from experiments.results.position_use import Interval
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
 _UNTRAINED = "read, untrained"
+# Of a number, what it is over, what such a run sees, and bounds: what is not broken.
+_WHOLE = ("[-2.46e-05,", "sequences", "0.00012 /", "changed")
+# When bounds were set, in a word.
+_BOUNDS = {BEFORE: "before", PILOTS: "pilots", SETTING_LATER: "changed", AFTER: "after"}
 
 _STYLES = {
     "used": "bold green",
@@ -289,12 +294,15 @@ def of_listed(claims: pd.DataFrame) -> Table:
         number = "–" if absent else _number(row)
         over = "–" if absent else "no spread" if no_spread else f"{row['n']} {row['over']}"
         effects = ["–" if pd.isna(row[of]) else f"{row[of]:.2g}" for of in ("sees", "matters")]
-        rows.append([row["claim"], _worded(row["status"]), number, over, " / ".join(effects)])
-    columns = ["claim", "came out", "measured [95% interval]", "over", "sees / matters"]
+        late = _BOUNDS[row["bounds_set"]]
+        rows.append([row["claim"], _worded(row["status"]), number, over, " / ".join(effects), late])
+    columns = ["claim", "came out", "measured [95% interval]", "over", "sees / matters", "bounds"]
     table = _table(columns, rows, most=len(rows))
     table.collapse_padding = True
     # In a narrow terminal numbers take a second line; what came out stays whole.
     table.columns[1].no_wrap = True
+    for column, longest in zip(table.columns[2:], _WHOLE, strict=True):
+        column.min_width = len(longest)
     return table
 
 

@@ -25,8 +25,9 @@ def listing(out: Path | str = "runs") -> pd.DataFrame:
     `out` could, it is the run that is kept with the package.
 
     Returns the columns of `Reproduction.claims` with `paper` and `title` before them. After them
-    come `size`, the options of the run, `run`, its folder or "recorded", and `cost`, its time. The
-    status is "not run yet" where there is no run. A run that is damaged counts as none.
+    come `size`, the options that say how much was run and of which model, `run`, its folder or
+    "recorded", and `cost`, its time. The status is "not run yet" where there is no run. A run that
+    is damaged counts as none.
     """
     rows = []
     for found in PAPERS.values():
@@ -41,7 +42,7 @@ def listing(out: Path | str = "runs") -> pd.DataFrame:
                     "paper": found.name,
                     "title": found.title,
                     **row_of(outcome, run=run is not None),
-                    "size": "" if run is None else " ".join(run.config.size_options),
+                    "size": "" if run is None else _size(run),
                     "run": "" if run is None else _where(run),
                     "cost": f"{found.n_seeds} seeds, not timed" if run is None else _cost(run),
                 }
@@ -51,6 +52,12 @@ def listing(out: Path | str = "runs") -> pd.DataFrame:
 
 def _where(run: AnyRun) -> str:
     return RECORDED if isinstance(run, Recorded) else str(run.folder)
+
+
+def _size(run: AnyRun) -> str:
+    """How much was run, and of which model, as options of the command line."""
+    model = run.config.model
+    return " ".join([*run.config.size_options, *([] if model is None else ["--model", model])])
 
 
 def _cost(run: AnyRun) -> str:
