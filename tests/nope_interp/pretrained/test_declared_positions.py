@@ -404,6 +404,18 @@ def test_a_model_that_rotates_nothing_has_no_positions(
         ablate_positions(model)
 
 
+def test_an_olmo_hybrid_without_a_base_has_no_positions_in_its_attention(tmp_path: Path) -> None:
+    without = {"rope_type": "default", "rope_theta": None}
+    config = {"rope_parameters": without, "rope_theta": None}
+    model = load_pretrained(folder_of("olmo_hybrid", tmp_path / "m", config)).model
+    found = [layer.encoding for layer in layer_positions(model)]
+    assert found == ["recurrence", "recurrence", "recurrence", "none"]
+    order = order_dependence(model, layer_positions(model))
+    assert order[3] < 1e-6 < 1e-3 < order[0]  # its rounding knows the order of sums
+    # The plain model does not rotate either.
+    assert model.original_model.model.rotary_emb is None
+
+
 def test_an_mpt_without_alibi_is_refused(tmp_path: Path) -> None:
     folder = folder_of("mpt", tmp_path / "m")
     config = json.loads((tmp_path / "m" / "config.json").read_text())
