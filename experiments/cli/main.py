@@ -7,6 +7,7 @@ import io
 import re
 import sys
 import warnings
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -94,7 +95,10 @@ def _said(error: Any) -> str:
 
 
 class _Told:
-    """Says a warning in one line, each once: where in the code it arose helps nobody here."""
+    """Says a warning in one line, each once: where in the code it arose helps nobody here.
+
+    Workers have processes, and so warnings, of their own.
+    """
 
     def __init__(self) -> None:
         self._said: set[str] = set()
@@ -103,7 +107,8 @@ class _Told:
         sentence = " ".join(str(message).split())
         if sentence not in self._said:
             self._said.add(sentence)
-            print(f"nope-interp: {sentence}", file=sys.stderr)
+            with suppress(OSError):  # nobody listens
+                print(f"nope-interp: warning: {sentence}", file=sys.stderr)
 
 
 def _fail(sentence: str) -> None:

@@ -20,8 +20,6 @@ from experiments.results.position_use import Interval
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
 _UNTRAINED = "read, untrained"
-# Of a number, what it is over, what such a run sees, and bounds: what is not broken.
-_WHOLE = ("[-2.46e-05,", "sequences", "0.00012 /", "changed")
 # When bounds were set, in a word.
 _BOUNDS = {BEFORE: "before", PILOTS: "pilots", SETTING_LATER: "changed", AFTER: "after"}
 
@@ -291,18 +289,17 @@ def of_listed(claims: pd.DataFrame) -> Table:
     rows = []
     for row in claims.to_dict("records"):
         absent, no_spread = pd.isna(row["value"]), row["sees"] == 0
-        number = "–" if absent else _number(row)
-        over = "–" if absent else "no spread" if no_spread else f"{row['n']} {row['over']}"
+        over = "no spread" if no_spread else f"{row['n']} {row['over']}"
+        number = "–" if absent else f"{_number(row)}, {over}"
         effects = ["–" if pd.isna(row[of]) else f"{row[of]:.2g}" for of in ("sees", "matters")]
         late = _BOUNDS[row["bounds_set"]]
-        rows.append([row["claim"], _worded(row["status"]), number, over, " / ".join(effects), late])
-    columns = ["claim", "came out", "measured [95% interval]", "over", "sees / matters", "bounds"]
+        rows.append([row["claim"], _worded(row["status"]), number, " / ".join(effects), late])
+    columns = ["claim", "came out", "measured [95% interval], over", "sees / matters", "bounds"]
     table = _table(columns, rows, most=len(rows))
     table.collapse_padding = True
     # In a narrow terminal numbers take a second line; what came out stays whole.
     table.columns[1].no_wrap = True
-    for column, longest in zip(table.columns[2:], _WHOLE, strict=True):
-        column.min_width = len(longest)
+    table.columns[-1].no_wrap = True
     return table
 
 

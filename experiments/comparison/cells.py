@@ -213,7 +213,8 @@ class MoveInTask:
         config: of the run.
         variant: the model, which answers a task's examples.
         task: these.
-        elsewhere: the positions that are moved.
+        elsewhere: the positions that are moved; where there are none, only whether the model knows
+            order is asked.
         description: label of the progress bar; None draws none.
     """
 

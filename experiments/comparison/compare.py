@@ -55,7 +55,7 @@ from probes.regression import enough_to_fit
 # How many forward passes of every sequence the parts of a comparison take the time of, roughly, as
 # they did with the model that ships with the package: for estimates alone.
 _READING = 2.0
-_MOVED, _REMOVED = "positions moved", "codes removed"
+_MOVED, _REMOVED, _ORDER = "positions moved", "codes removed", "knowledge of order"
 _PASSES = {
     _MOVED: 60.0,
     f"{_MOVED}/stream": 60.0,
@@ -271,9 +271,10 @@ class _Reader(Reader[CompareConfig]):
             elsewhere = movable(task)
         except UserError as error:  # removal decides, of a model that knows order
             notes.append(f"{UNMOVED} {error}")
-        bar = self._bar(f"{variant.kind}, {_MOVED}")
+        name = _MOVED if elsewhere else _ORDER
+        bar = self._bar(f"{variant.kind}, {name}")
         cell = MoveInTask(self.config, variant, task, elsewhere, bar)
-        return [_Stage(_MOVED, {_MOVED: cell}, drawn=True)]
+        return [_Stage(name, {name: cell}, drawn=True)]
 
     def _too_little(self) -> str | None:
         """Why no position is moved in text."""

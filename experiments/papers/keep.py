@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.papers.recorded import kept_in
+from experiments.papers.recorded import kept_in, recorded
 from experiments.papers.result import Reproduction
 
 
@@ -28,11 +28,16 @@ def record(folder: Path | str) -> Path:
     if config.model is not None:
         config = replace(config, model=Path(config.model).name)
     found = [outcome for outcome in run.outcomes if outcome.found.n]
+    before = recorded(config.name)
+    tests = {outcome.claim.id: outcome.claim.test for outcome in found}
+    if before is not None:  # a number that is kept again was judged by its first test
+        same = [o.claim.id for o in found if before.found.get(o.claim.id) == o.found]
+        tests |= {id: before.tests[id] for id in same}
     kept = {
         "config": config.to_dict(),
         "seconds": float(run.info["seconds"]),
         "found": {outcome.claim.id: vars(outcome.found) for outcome in found},
-        "tests": {outcome.claim.id: outcome.claim.test for outcome in found},
+        "tests": tests,
     }
     path = Path(str(kept_in(config.name)))
     path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -19,6 +19,9 @@ from experiments.results.measurements import finished
 from experiments.results.percent import percent
 from probes.code_names import JUDGED
 
+# From this share of right answers on a guesser who knows no order leaves nothing to learn by it.
+_ALL_RIGHT = 0.99
+
 
 def without_order(measurements: pd.DataFrame) -> str | None:
     """Why nothing is said of the codes of a model, where it has not learned order.
@@ -69,6 +72,7 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
     stream = [use for use in uses(rows) if use.layer == EVERYWHERE]
     reason = without_order(rows)
     unjudged = () if reason is None else JUDGED
-    if reason is None and not stream:
+    # Where nothing was moved removal decides; where order can add nothing, it says that.
+    if not stream and (reason is None or scores[GUESSER]["value"] > _ALL_RIGHT):
         return []
     return [judged_by_moves(records[0], accuracy, by_name(stream), "answers", reason, unjudged)]

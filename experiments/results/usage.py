@@ -26,7 +26,7 @@ Surely means by the 95% interval over held-out sequences, widened (Bonferroni) f
 codes and, at single sites, of these too. The total effect must also surely be a tenth of the lead,
 and the lead surely above zero: else every code is `undecided`, since there is nothing to share out.
 
-Of a model that has not learned order, where moved positions say so, a comparison calls no code
+Of a model that has not learned order, by its answers or its predictions, a comparison calls no code
 anything else (`UseVerdict.unjudged`).
 
 The words speak of what the interventions change. Similarity is made by pooling earlier tokens, and

@@ -99,7 +99,7 @@ def test_compare_reads_a_hugging_face_folder(tmp_path: Path) -> None:
     assert {row["variant"] for row in rows} == {"pretrained", "random-init"}
     assert {row["tokens"] for row in rows} == {"text", "random"}
     # Few sequences for its width, under eight readings: one line, and a sentence on the page.
-    assert run.stderr.count("nope-interp: 8 sequences are 120 activations, few to fit 32") == 1
+    assert run.stderr.count("nope-interp: warning: 8 sequences are 120 activations, few to") == 1
     assert ".py" not in run.stderr
     page = (tmp_path / json.loads(run.stdout)["report"]).read_text()
     assert "fitted on 8 sequences, few for activations of 32 components" in page

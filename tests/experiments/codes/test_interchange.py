@@ -47,7 +47,7 @@ from experiments.results.interchange import (
 from experiments.results.interchange import _guessed as _guessed_share
 from experiments.results.measurements import table
 from experiments.results.position_use import FALSE_DISCOVERIES, Word
-from experiments.results.task_use import without_order
+from experiments.results.task_use import judged_on_task, without_order
 from experiments.results.worth import WORTH_NAMING
 from experiments.variants.variants import ModelVariant
 from nope_interp.constructions.planted import N_CTX, plant
@@ -72,9 +72,10 @@ LENGTH = 4
 EMBEDDING = Site(0, "resid_pre")
 
 
-def reversal(steps: int) -> InterventionTask:
-    """Reversal of four letters by a small model with learned positions, after so many steps."""
-    task = make_answer_task("reversal", training_lengths=[LENGTH], test_lengths=())
+def reversal(steps: int, name: str = "reversal") -> InterventionTask:
+    """Reversal of four letters, or another task of that length, by a small model with learned
+    positions, after so many steps."""
+    task = make_answer_task(name, training_lengths=[LENGTH], test_lengths=())
     length = task.n_tokens(LENGTH)
     config = TransformerConfig(2, 32, 4, d_vocab=task.d_vocab, n_ctx=length, positions="learned")
     model = HookedTransformer(config).eval()
@@ -84,9 +85,9 @@ def reversal(steps: int) -> InterventionTask:
         )
         model = train(config, how, task, show_progress=False)
     source, spec = ExampleSource(task), ModelSpec("nowhere", "cpu")
-    variant = ModelVariant("reversal", "trained", model, None, (source,), "learned", spec)
+    variant = ModelVariant(name, "trained", model, None, (source,), "learned", spec)
     asked = CompareConfig(
-        task="reversal", lengths=(LENGTH, LENGTH), seq_len=length, n_fit=100, n_held_out=60
+        task=name, lengths=(LENGTH, LENGTH), seq_len=length, n_fit=100, n_held_out=60
     )
     return intervention_task_of(asked, variant)
 
@@ -354,6 +355,17 @@ def test_what_has_not_learned_order_is_told_so(tmp_path: Path) -> None:
     saved = save_model(model, tmp_path / "model.safetensors", task="reversal")
     with pytest.raises(UserError, match="has not learned order"):
         ni.load(saved).move_positions()
+
+
+def test_where_order_adds_nothing_no_model_is_said_to_lack_it() -> None:
+    """Who sees that one symbol is repeated copies it without order."""
+    rows = table(order_rows(reversal(0, "copy-rsc"), context=CONTEXT))
+    guesser = rows[(rows["metric"] == "accuracy") & (rows["control"] == GUESSER)]
+    assert guesser["value"].item() == 1
+    assert without_order(rows) is not None
+    assert judged_on_task(rows) == []
+    (judged,) = judged_on_task(table(order_rows(reversal(0), context=CONTEXT)))
+    assert judged.lacks_order
 
 
 @pytest.mark.slow
