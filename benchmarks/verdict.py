@@ -25,8 +25,9 @@ def waited() -> float:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         start = time.perf_counter()
         command = [sys.executable, "-m", "experiments.cli", "compare", "--out", folder]
-        how = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-        with subprocess.Popen(command, **how) as run:
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as run:
             assert run.stderr is not None
             for line in run.stderr:
                 if _MOVED in line:
