@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -95,17 +95,29 @@ def _said(error: Any) -> str:
 
 
 class _Told:
-    """Says a warning in one line, each once: where in the code it arose helps nobody here.
+    """Says what a user is warned of in one line, each once: where in the code it arose helps nobody
+    here. What is for developers goes on as it was.
 
     Workers have processes, and so warnings, of their own.
     """
 
     def __init__(self) -> None:
         self._said: set[str] = set()
+        self._as_it_was = warnings.showwarning
 
-    def __call__(self, message: Warning | str, *where: object, **further: object) -> None:
+    def __call__(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         sentence = " ".join(str(message).split())
-        if sentence not in self._said:
+        if not issubclass(category, UserWarning):
+            self._as_it_was(message, category, filename, lineno, file, line)
+        elif sentence not in self._said:
             self._said.add(sentence)
             with suppress(OSError):  # nobody listens
                 print(f"nope-interp: warning: {sentence}", file=sys.stderr)
