@@ -66,9 +66,7 @@ def test_three_orthonormal_inputs_by_hand() -> None:
     np.testing.assert_allclose(second, rows @ rows.T, atol=1e-12)
 
 
-def test_the_last_of_fifty_orthonormal_inputs_does_not_favour_the_nearest_in_deeper_layers() -> (
-    None
-):
+def test_of_fifty_orthonormal_inputs_deeper_layers_do_not_favour_the_nearest_most() -> None:
     # Worked out apart from this code, for keys 1, 11, 25, 41 and 49 of 50.
     apart = [
         [0.0182, 0.0294, 0.0326, 0.0339, 0.0343],
