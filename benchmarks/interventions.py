@@ -26,7 +26,7 @@ from probes.code_names import CODES, JUDGED
 from probes.codes.interchange import interchange, variation_at
 from probes.codes.statistics import CodeStatistics, Intervention
 
-ROUNDS, LENGTH = 9, 128
+ROUNDS, LENGTH = 15, 128
 PLACE = "blocks.2.hook_resid_post"
 POSITIONS = torch.arange(FIRST_POSITION, LENGTH)
 

@@ -881,9 +881,10 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
     own = r"^ kazemnejad2023 .* 3 of 11\* .*\d of 12\*.* (<1|\d+) min *$"
     assert re.search(own, listed.stdout, re.M)
+    monkeypatch.setenv("COLUMNS", "120")
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
     assert re.search(
-        r"^ ?theorem-2 +reproduced small .*, no.* 0 / 1e-06 +after *$", claims.stdout, re.M
+        r"^ ?theorem-2 +reproduced small .*, no spread +0 / 1e-06 +after *$", claims.stdout, re.M
     )
     assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 15
     monkeypatch.setattr(list_module, "recorded", recorded)
@@ -910,7 +911,8 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     kept = "--preset tiny-all --seeds 3 --model [a-z.]+, .*, kept with the package"
     assert re.search(rf"^Run of \d+ claims: {kept}$", claims.stdout, re.M)
     # Which this run was not asked for, and the kept one was.
-    assert re.search(r"^ ?counter-given +reproduced +0\.\d+ .* / ", claims.stdout, re.M)
+    kept = r"^ ?counter-given +reproduced +0\.\d+ +0\.\d+ / .*\n.*\n.*, 384 *\n +sequences "
+    assert re.search(kept, claims.stdout, re.M)
     for wrong, sentence in (
         (("reproduce",), "takes one paper's name, or --list"),
         (("reproduce", "kazemnejat"), "did you mean 'kazemnejad2023'"),
