@@ -5,8 +5,8 @@ know that the account is true, or false, and at which site: what claims to find 
 code can be held against them.
 """
 
-from nope_interp.constructions.planted.language import LANGUAGES, PlantedLanguage, plant_language
-from nope_interp.constructions.planted.plants import PLANTS, plant
+from nope_interp.constructions.planted.language import PlantedLanguage
+from nope_interp.constructions.planted.plants import LANGUAGES, PLANTS, plant, plant_language
 from nope_interp.constructions.planted.task import N_CTX, Planted
 
 __all__ = [

@@ -1,10 +1,11 @@
-"""The planted models by name."""
+"""The planted models and language models by name."""
 
 from collections.abc import Callable
 
 import torch
 
-from nope_interp.constructions.planted import alone, several, unread
+from nope_interp.constructions.planted import alone, several, unread, words
+from nope_interp.constructions.planted.language import PlantedLanguage
 from nope_interp.constructions.planted.task import Planted
 from nope_interp.errors import unknown_name
 
@@ -32,6 +33,19 @@ PLANTS: dict[str, Callable[[int], Planted]] = {
     "order-free pooling": unread.pooling,
 }
 
+LANGUAGES: dict[str, Callable[[int], PlantedLanguage]] = {
+    "looked up": words.by_positions,
+    "looked up, pre-norm": words.by_positions_pre_norm,
+    "looked up, unread count": words.by_positions_beside_a_count,
+    "looked up, pooling": words.by_positions_beside_pooling,
+    "looked up, nearer farther on": words.by_positions_farther_on,
+    "count looked up": words.by_a_count,
+    "distance": words.by_distance,
+    "distance, unread count": words.by_distance_beside_a_count,
+    "distance, unread vectors": words.by_distance_beside_vectors,
+    "distance, pooling": words.by_distance_beside_pooling,
+}
+
 
 def plant(kind: str, seed: int = 0) -> Planted:
     """A model of which it is known which codes it uses.
@@ -55,3 +69,21 @@ def plant(kind: str, seed: int = 0) -> Planted:
         bias.fill_(_NEVER)
         bias[planted.answer_tokens] = kept
     return planted
+
+
+def plant_language(kind: str, seed: int = 0) -> PlantedLanguage:
+    """A language model of which it is known which codes it uses.
+
+    Args:
+        kind: one of `LANGUAGES`.
+        seed: of its random directions; what reads distances alone has none.
+
+    Returns:
+        The model, its text and the truth about its codes.
+
+    Raises:
+        UserError: for an unknown kind.
+    """
+    if kind not in LANGUAGES:
+        raise unknown_name("planted language model", kind, LANGUAGES)
+    return LANGUAGES[kind](seed)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from nope_interp.constructions.planted import LANGUAGES, N_CTX, PlantedLanguage, plant_language
-from nope_interp.constructions.planted.language import FARTHER_FROM, PERIOD, SHORTER
 from nope_interp.constructions.planted.task import NOT_USED, USED, Weights
+from nope_interp.constructions.planted.words import FARTHER_FROM, PERIOD, SHORTER
 from nope_interp.errors import UserError
 from nope_interp.models.encodings import T5Positions
 from nope_interp.models.transformer import HookedTransformer
