@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from nope_interp.constructions.planted import alone, several, unread, words
+from nope_interp.constructions.planted import alone, latest, several, unread, words
 from nope_interp.constructions.planted.language import PlantedLanguage
 from nope_interp.constructions.planted.task import Planted
 from nope_interp.errors import unknown_name
@@ -44,6 +44,10 @@ LANGUAGES: dict[str, Callable[[int], PlantedLanguage]] = {
     "distance, unread count": words.by_distance_beside_a_count,
     "distance, unread vectors": words.by_distance_beside_vectors,
     "distance, pooling": words.by_distance_beside_pooling,
+    "latest by similarity": latest.by_similarity,
+    "latest by similarity amid content": latest.by_similarity_amid_content,
+    "latest by variance": latest.by_variance,
+    "latest by a count, unread similarity": latest.by_a_count_beside_similarity,
 }
 
 
