@@ -45,8 +45,8 @@ _TOKEN = slice(3, 3 + _D_VOCAB)
 _WEIGHTS = slice(_TOKEN.stop, _TOKEN.stop + _N_VALUES)
 _LOGITS = slice(_WEIGHTS.stop, _WEIGHTS.stop + _N_VALUES)
 _MEANS = slice(_LOGITS.stop, _LOGITS.stop + _N_AVERAGED)
-_SIGNS = slice(_MEANS.stop, _MEANS.stop + _N_AVERAGED)
-_D_MODEL = _SIGNS.stop + 1
+SIGNS = slice(_MEANS.stop, _MEANS.stop + _N_AVERAGED)
+_D_MODEL = SIGNS.stop + 1
 _AVERAGING, _COUNTING, _LOOKING = 0, 1, 1
 # Of a head: where it has the weights of values, and where the code that it goes by.
 _BY = slice(_N_VALUES, _N_VALUES + _N_AVERAGED)
@@ -236,8 +236,8 @@ def _take_signs(model: HookedTransformer) -> None:
     with torch.no_grad():
         clipping.into.weight[:, _MEANS] = each.repeat(2, 1) / _CLIPPED_AT
         clipping.into.bias[:_N_AVERAGED], clipping.into.bias[_N_AVERAGED:] = 1, -1
-        clipping.out.weight[_SIGNS] = torch.cat((each, -each), dim=1)
-        clipping.out.bias[_SIGNS] = -1
+        clipping.out.weight[SIGNS] = torch.cat((each, -each), dim=1)
+        clipping.out.bias[SIGNS] = -1
 
 
 def _by_similarity(seed: int) -> HookedTransformer:
@@ -246,14 +246,14 @@ def _by_similarity(seed: int) -> HookedTransformer:
     _take_signs(model)
     each, looking = torch.eye(_N_AVERAGED), model.blocks[1].attn
     with torch.no_grad():
-        looking.W_Q[_LOOKING, _SIGNS, _BY] = _BY_COSINE * each
-        looking.W_K[_LOOKING, _SIGNS, _BY] = each / _N_AVERAGED
+        looking.W_Q[_LOOKING, SIGNS, _BY] = _BY_COSINE * each
+        looking.W_K[_LOOKING, SIGNS, _BY] = each / _N_AVERAGED
     return model
 
 
 def _known_by_similarity(kind: str, model: HookedTransformer) -> PlantedLanguage:
     reads: dict[str, Weights] = {
-        "similarity": lambda model: [model.blocks[1].attn.W_Q[_LOOKING, _SIGNS]]
+        "similarity": lambda model: [model.blocks[1].attn.W_Q[_LOOKING, SIGNS]]
     }
     return PlantedLanguage(kind, model, truth_on_text(similarity=USED), latest, reads)
 
