@@ -32,9 +32,26 @@ def interchange_on_text(planted: PlantedLanguage, seed: int) -> dict[str, str]:
         A word for each code that can be moved on text.
     """
     source = TextSource(planted.text(seed), planted.begin_token)
+    task = task_on_text(planted, source, seed)
+    (judged,) = judged_on_text(table(text_rows(task, source, context=context(planted, seed))))
+    # A smooth trend is called counting where 1/m predicts it.
+    return {SMOOTH if code == COUNTING else code: str(of) for code, of in judged.words.items()}
+
+
+def task_on_text(planted: PlantedLanguage, source: TextSource, seed: int) -> InterventionTask:
+    """A language model and what it is judged by: sequences of its text, and a bigram's losses.
+
+    Args:
+        planted: the model.
+        source: of its text.
+        seed: of sequences and controls.
+
+    Returns:
+        What interventions work on.
+    """
     how = {"seq_len": N_CTX, "begin_token": True, "seed": seed}
     split = Split.of(source, N_FIT, N_HELD_OUT, **how)
-    task = InterventionTask(
+    return InterventionTask(
         planted.model,
         split,
         partial(sequence_losses, batch_size=_BATCH),
@@ -43,6 +60,3 @@ def interchange_on_text(planted: PlantedLanguage, seed: int) -> dict[str, str]:
         _BATCH,
         begin_token=True,
     )
-    (judged,) = judged_on_text(table(text_rows(task, source, context=context(planted, seed))))
-    # A smooth trend is called counting where 1/m predicts it.
-    return {SMOOTH if code == COUNTING else code: str(of) for code, of in judged.words.items()}

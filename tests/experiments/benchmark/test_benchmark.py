@@ -16,15 +16,17 @@ from experiments.benchmark.erasure import erasure, leace
 from experiments.benchmark.interchange import interchange
 from experiments.benchmark.judge import judge_methods
 from experiments.benchmark.methods import METHODS, ON_TEXT
-from experiments.benchmark.on_text import interchange_on_text
+from experiments.benchmark.on_text import interchange_on_text, task_on_text
 from experiments.benchmark.probing import probing
 from experiments.benchmark.result import Benchmark
 from experiments.benchmark.task import context, site_of, task_of
 from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.interchange import interchange_rows
+from experiments.codes.text_interchange import text_noising_rows
 from experiments.probing.measure import Site
-from experiments.results.interchange import followed
+from experiments.results.interchange import THIS_ORDER, followed, noising
 from experiments.results.measurements import table
+from experiments.results.text_use import EARLIER
 from experiments.runs.workers import HERE
 from experiments.sweeps.runs import load_run
 from nope_interp.constructions.planted import (
@@ -36,6 +38,7 @@ from nope_interp.constructions.planted import (
 )
 from nope_interp.errors import UserError
 from nope_interp.fields import LARGEST_SEED
+from nope_interp.tasks.sources import TextSource
 from probes.code_names import CODES
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.report.parsed_page import Page
@@ -355,3 +358,15 @@ def test_a_language_model_without_order_gets_no_word() -> None:
     words = interchange_on_text(planted, 0)
     assert set(words) == set(planted.truth)
     assert set(words.values()) == {"has not learned order"}
+
+
+@pytest.mark.parametrize("used", ["similarity", "variance"])
+def test_of_similarity_and_variance_predictions_follow_the_one_that_is_read(used: str) -> None:
+    planted, seed = plant_language(f"latest by {used}"), 1
+    task = task_on_text(planted, TextSource(planted.text(seed), planted.begin_token), seed)
+    rows = table(text_noising_rows(task, context=context(planted, seed)))
+    beyond = rows[rows["metric"] == THIS_ORDER].set_index("positions")
+    other = {"similarity": "variance", "variance": "similarity"}[used]
+    own = beyond.loc[noising(used, EARLIER)]
+    # What a verdict asks for, and more than of the other.
+    assert own["ci_low"] > max(0.1, beyond.loc[noising(other, EARLIER), "ci_high"])
