@@ -1,11 +1,12 @@
-"""Language models that repeat what was said last, and know by a code what that is.
+"""Language models that repeat the latest letter, and know by a code which one that is.
 
-In their text values, such as "b", stand among filler. A question is followed by the latest value in
-capitals: "B". The second layer's head attends to what is latest by a code, whatever stands there.
-Its values tell which values stand where, and the last MLP makes logits of their weights.
+In their text letters, such as "b", stand among filler. A question is followed by the latest letter
+as a capital: "B". The second layer's head attends the more to a token the later it is, and knows
+that by one code. It writes how much of its attention each letter has, and the last MLP makes logits
+of these weights.
 
 The first layer's head averages all earlier tokens. What it averages comes in pairs of opposite
-sign, so that the mean over sequences tells no position.
+sign, as likely as each other, so that the mean over sequences tells no position.
 """
 
 import math
@@ -26,45 +27,45 @@ from nope_interp.constructions.planted.task import N_CTX, USED, Weights
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Sequences
 
-_N_VALUES, _N_FILLERS = 16, 32
-# Tokens: the begin token, values, the same in capitals, filler, the question.
-VALUES = slice(1, 1 + _N_VALUES)
-CAPITALS = slice(VALUES.stop, VALUES.stop + _N_VALUES)
+_N_LETTERS, _N_FILLERS = 16, 32
+# Tokens: the begin token, letters, their capitals, filler, the question.
+LETTERS = slice(1, 1 + _N_LETTERS)
+CAPITALS = slice(LETTERS.stop, LETTERS.stop + _N_LETTERS)
 _FILLERS = slice(CAPITALS.stop, CAPITALS.stop + _N_FILLERS)
 QUESTION = _FILLERS.stop
 _D_VOCAB = QUESTION + 1
 # What comes next, where no question was asked.
-_P_QUESTION, _P_VALUE, _P_FILLER = 0.3, 0.2, 0.5
+_P_QUESTION, _P_LETTER, _P_FILLER = 0.3, 0.2, 0.5
 # The share of tokens that answer.
 _P_ANSWER = _P_QUESTION / (1 + _P_QUESTION)
 # Components averaged.
 _N_AVERAGED = 256
-# Components of the stream, behind those of Theorem 1: the token, the weight of each value, its
+# Components of the stream, behind those of Theorem 1: the token, the weight of each letter, its
 # logit, the mean of earlier tokens, the signs of its components.
-_TOKEN = slice(3, 3 + _D_VOCAB)
-_WEIGHTS = slice(_TOKEN.stop, _TOKEN.stop + _N_VALUES)
-_LOGITS = slice(_WEIGHTS.stop, _WEIGHTS.stop + _N_VALUES)
+TOKEN = slice(3, 3 + _D_VOCAB)
+_WEIGHTS = slice(TOKEN.stop, TOKEN.stop + _N_LETTERS)
+_LOGITS = slice(_WEIGHTS.stop, _WEIGHTS.stop + _N_LETTERS)
 _MEANS = slice(_LOGITS.stop, _LOGITS.stop + _N_AVERAGED)
 SIGNS = slice(_MEANS.stop, _MEANS.stop + _N_AVERAGED)
-_D_MODEL = SIGNS.stop + 1
+_D_MODEL = SIGNS.stop + 1  # of two heads
 _AVERAGING, _COUNTING, _LOOKING = 0, 1, 1
-# Of a head: where it has the weights of values, and where the code that it goes by.
-_BY = slice(_N_VALUES, _N_VALUES + _N_AVERAGED)
+# Of the looking head: behind its letters, the code that it goes by.
+_BY = slice(_N_LETTERS, _N_LETTERS + _N_AVERAGED)
 # The least weight that is told from none; between it and 1, logits are exact at so many.
 _LEAST, _N_KNOTS = 5e-4, 22
 # Logits stand in the stream this much smaller, so that a norm does not see them.
 _QUIET = 1e-3
 # A logit beyond all others.
 _SURE = 90.0
-# Means are small beside what is made of them; clipped at less than their least.
+# Means are small beside what is made of them, and clipped far below their usual size.
 _MEAN_SIZE, _CLIPPED_AT = 1e-2, 1e-4
-# By how much scores rise from what is least alike to what is most alike; with 1/m from 1 to 0; and
-# of the norm's share of the constant, with the like of it.
+# A score is so much times the cosine; less so much times 1/m; so much over the root mean square of
+# the key's activation, which over all positions is some 3 nats.
 _BY_COSINE, _BY_COUNT, _BY_NORM = 5.0, 20.0, 60.0
 # Beside a token of length 1: a constant, and the squares of a mean over one token.
 _CONSTANT, _SPREAD = 8.0, 16.0
-# By how much they favour values, where they do.
-_FOR_VALUES = 6.0
+# By how much scores are higher at letters, in the model that reads them there.
+_FOR_LETTERS = 6.0
 # A power of the weights: how sure answers are.
 _POWER_OF_COSINE, _POWER_OF_COUNT, _POWER_OF_NORM = 3.0, 5.0, 6.0
 
@@ -72,38 +73,40 @@ _POWER_OF_COSINE, _POWER_OF_COUNT, _POWER_OF_NORM = 3.0, 5.0, 6.0
 def by_similarity(seed: int) -> PlantedLanguage:
     """Attention by the cosine of the signs of means over all earlier tokens.
 
-    Means over m and over m' > m tokens have the cosine sqrt(m / m'), and the signs of their
-    components 2 arcsin(sqrt(m / m')) / pi (the arcsine law of Gaussian variables): what is latest
-    is most alike. Signs have one length.
+    Means over m and over m' > m tokens have a cosine c near sqrt(m / m'), and the signs of their
+    components one of 2 arcsin(c) / pi (the arcsine law of Gaussian variables): what is latest is
+    most alike. Signs have nearly one length, but where nothing was averaged yet.
     """
     return _known_by_similarity("latest by similarity", _by_similarity(seed))
 
 
 def by_similarity_amid_content(seed: int) -> PlantedLanguage:
-    """The same, and the same scores favour values: they read content beside the code."""
+    """The same, and the same scores are higher at letters: they read content beside the code."""
     model = _by_similarity(seed)
     looking = model.blocks[1].attn
     with torch.no_grad():
-        looking.W_Q[_LOOKING, _TOKEN, _BY.stop][QUESTION] = _FOR_VALUES
-        looking.W_K[_LOOKING, _TOKEN, _BY.stop][VALUES] = 1
+        looking.W_Q[_LOOKING, TOKEN, _BY.stop][QUESTION] = _FOR_LETTERS
+        looking.W_K[_LOOKING, TOKEN, _BY.stop][LETTERS] = 1
     return _known_by_similarity("latest by similarity amid content", model)
 
 
 def by_a_count_beside_similarity(seed: int) -> PlantedLanguage:
-    """Attention by 1/m, Theorem 1's count, which is least at the latest; beside signs, alike as
-    above, that nothing reads."""
+    """Attention by 1/m, Theorem 1's count, which is least at the latest token; beside the means and
+    signs of `by_similarity`, which nothing reads."""
     model = _by_a_count()
     _average(model, seed)
     _take_signs(model)
     reads: dict[str, Weights] = {
         "smooth trend": lambda model: [model.blocks[1].attn.W_K[_LOOKING, POSITION]]
     }
-    writes: dict[str, Weights] = {"similarity": lambda model: list(mlp(model, 0).out.parameters())}
+    writes: dict[str, Weights] = {
+        "similarity": lambda model: [model.blocks[0].attn.W_V[_AVERAGING]]
+    }
     return PlantedLanguage(
         "latest by a count, unread similarity",
         model,
         truth_on_text(smooth_trend=USED),
-        latest,
+        latest_letters,
         reads,
         writes,
     )
@@ -112,8 +115,12 @@ def by_a_count_beside_similarity(seed: int) -> PlantedLanguage:
 def by_variance(seed: int) -> PlantedLanguage:
     """Attention by a constant component behind a norm, which divides it by the activation's spread.
 
-    Beside it are means over m tokens, whose squares add up to 1/m or so: the latest activation is
-    the smallest, and the constant there is the largest.
+    Beside it are means over m tokens, whose squares shrink: 3.1 on average at m = 2, 0.6 at m = 32,
+    beside 65 of the constant and the token. So the constant is largest in the latest activation.
+    Letters and weights pass norms, too, but only scores weigh what these tell by much.
+
+    The stream's mean tells no position. What attention reads behind the norm has one that does. The
+    means resemble each other, too, which nothing reads.
     """
     model = like(_asked(_POWER_OF_NORM), normalization="rms", norm_placement="pre")
     _average(model, seed)
@@ -132,12 +139,15 @@ def by_variance(seed: int) -> PlantedLanguage:
     reads: dict[str, Weights] = {
         "variance": lambda model: [model.blocks[1].attn.W_K[_LOOKING, ONES]]
     }
-    return PlantedLanguage("latest by variance", model, truth_on_text(variance=USED), latest, reads)
+    return PlantedLanguage(
+        "latest by variance", model, truth_on_text(variance=USED), latest_letters, reads
+    )
 
 
-def latest(seed: int) -> Sequences:
-    """Windows of text in which a question is followed by the latest value of its window, in
-    capitals, or by any one where there was none.
+def latest_letters(seed: int) -> Sequences:
+    """Windows of text in which a question is followed by the latest letter as a capital.
+
+    Before any letter it is one that is drawn for the window. Some windows begin with an answer.
 
     Args:
         seed: of all that is drawn.
@@ -147,38 +157,38 @@ def latest(seed: int) -> Sequences:
     """
     generator = generator_of(seed)
     shape = (N_WINDOWS, N_CTX - 1)
-    value = torch.randint(_N_VALUES, shape, generator=generator)
+    letter = torch.randint(_N_LETTERS, shape, generator=generator)
     filler = torch.randint(_FILLERS.start, _FILLERS.stop, shape, generator=generator)
     kind = torch.rand(shape, generator=generator)
     # Windows begin as they go on: no position is told from others by what may stand there.
     asked = torch.rand(N_WINDOWS, generator=generator) < _P_ANSWER
-    said = torch.randint(_N_VALUES, (N_WINDOWS,), generator=generator)
+    said = torch.randint(_N_LETTERS, (N_WINDOWS,), generator=generator)
     tokens = torch.empty(shape, dtype=torch.long)
     for at in range(N_CTX - 1):
         questions = kind[:, at] < _P_QUESTION
-        values = ~asked & ~questions & (kind[:, at] < _P_QUESTION + _P_VALUE)
-        said = torch.where(values, value[:, at], said)
+        letters = ~asked & ~questions & (kind[:, at] < _P_QUESTION + _P_LETTER)
+        said = torch.where(letters, letter[:, at], said)
         tokens[:, at] = torch.where(questions, QUESTION, filler[:, at])
-        tokens[values, at] = VALUES.start + said[values]
+        tokens[letters, at] = LETTERS.start + said[letters]
         tokens[asked, at] = CAPITALS.start + said[asked]
         asked = ~asked & questions
     return tokens
 
 
 def _asked(power: float) -> HookedTransformer:
-    """Two layers that answer by the weights that the looking head gives to values.
+    """Two layers that answer by the weights that the looking head gives to letters.
 
-    The logit of each value is `power` times the logarithm of its weight.
+    The logit of each letter is `power` times the logarithm of its weight.
     """
     config = counting_config(N_CTX, d_vocab=_D_VOCAB, d_model=_D_MODEL, d_mlp=2 * _N_AVERAGED)
     model = silent(replace(config, attn_scale=1.0))
-    each, looking = torch.eye(_N_VALUES), model.blocks[1].attn
+    each, looking = torch.eye(_N_LETTERS), model.blocks[1].attn
     with torch.no_grad():
-        model.W_E[:, _TOKEN] = torch.eye(_D_VOCAB)
+        model.W_E[:, TOKEN] = torch.eye(_D_VOCAB)
         model.W_E[BEGIN_TOKEN] = 0
         model.W_E[BEGIN_TOKEN, BEGIN] = 1
-        looking.W_V[_LOOKING, _TOKEN, :_N_VALUES][VALUES] = each
-        looking.W_O[_LOOKING, :_N_VALUES, _WEIGHTS] = each
+        looking.W_V[_LOOKING, TOKEN, :_N_LETTERS][LETTERS] = each
+        looking.W_O[_LOOKING, :_N_LETTERS, _WEIGHTS] = each
         model.W_U[_LOGITS, CAPITALS] = each / _QUIET
         _tell_what_may_follow(model, power)
     _take_logarithms(model, power)
@@ -187,15 +197,15 @@ def _asked(power: float) -> HookedTransformer:
 
 def _tell_what_may_follow(model: HookedTransformer, power: float) -> None:
     """Capitals behind a question alone, and nothing else there; else what is drawn."""
-    bias, after = model.unembed.bias, model.W_U[_TOKEN]
+    bias, after = model.unembed.bias, model.W_U[TOKEN]
     bias[:] = -_SURE
-    bias[VALUES] = math.log(_P_VALUE / _N_VALUES)
+    bias[LETTERS] = math.log(_P_LETTER / _N_LETTERS)
     bias[_FILLERS] = math.log(_P_FILLER / _N_FILLERS)
     bias[QUESTION] = math.log(_P_QUESTION)
     after[QUESTION] = -2 * _SURE
     after[QUESTION, CAPITALS] = _SURE
-    # Behind the begin token both are possible; no value has any weight there.
-    drawn = _P_ANSWER / (1 - _P_ANSWER) / _N_VALUES
+    # Behind the begin token both are possible; no letter has any weight there.
+    drawn = _P_ANSWER / (1 - _P_ANSWER) / _N_LETTERS
     model.W_U[BEGIN, CAPITALS] = _SURE + math.log(drawn) - power * math.log(_LEAST)
 
 
@@ -206,23 +216,23 @@ def _take_logarithms(model: HookedTransformer, power: float) -> None:
     bends = torch.from_numpy(np.diff(np.diff(logits) / np.diff(knots), prepend=0, append=0))
     into, n = mlp(model, 1), len(knots)
     with torch.no_grad():
-        for value in range(_N_VALUES):
-            units = slice(value * n, (value + 1) * n)
-            into.into.weight[units, _WEIGHTS.start + value] = 1
+        for letter in range(_N_LETTERS):
+            units = slice(letter * n, (letter + 1) * n)
+            into.into.weight[units, _WEIGHTS.start + letter] = 1
             into.into.bias[units] = -torch.from_numpy(knots).float()
-            into.out.weight[_LOGITS.start + value, units] = bends.float()
+            into.out.weight[_LOGITS.start + letter, units] = bends.float()
         into.out.bias[_LOGITS] = float(logits[0])
 
 
 def _average(model: HookedTransformer, seed: int) -> None:
     averaging = model.blocks[0].attn
     with torch.no_grad():
-        averaging.W_V[_AVERAGING, _TOKEN, :_N_AVERAGED] = _MEAN_SIZE * _paired(seed)
+        averaging.W_V[_AVERAGING, TOKEN, :_N_AVERAGED] = _MEAN_SIZE * _paired(seed)
         averaging.W_O[_AVERAGING, :_N_AVERAGED, _MEANS] = torch.eye(_N_AVERAGED)
 
 
 def _paired(seed: int) -> Tensor:
-    """A vector for each value, capital and filler; the next one's is its negative."""
+    """A vector for each letter, capital and filler; that of the next one is its negative."""
     generator = generator_of(seed)
     vectors = torch.zeros(_D_VOCAB, _N_AVERAGED)
     drawn = torch.randn((QUESTION - 1) // 2, _N_AVERAGED, generator=generator)
@@ -255,7 +265,7 @@ def _known_by_similarity(kind: str, model: HookedTransformer) -> PlantedLanguage
     reads: dict[str, Weights] = {
         "similarity": lambda model: [model.blocks[1].attn.W_Q[_LOOKING, SIGNS]]
     }
-    return PlantedLanguage(kind, model, truth_on_text(similarity=USED), latest, reads)
+    return PlantedLanguage(kind, model, truth_on_text(similarity=USED), latest_letters, reads)
 
 
 def _by_a_count() -> HookedTransformer:
@@ -264,7 +274,7 @@ def _by_a_count() -> HookedTransformer:
     with torch.no_grad():
         counting.W_V[_COUNTING, BEGIN, 0] = 1
         counting.W_O[_COUNTING, 0, POSITION] = 1
-        # Queries are alike: that of every token, or of the begin token, is 1.
-        looking.W_Q[_LOOKING, _TOKEN, _BY.start] = 1
+        # All queries are alike, but the begin token's, which sees itself alone.
+        looking.W_Q[_LOOKING, TOKEN, _BY.start] = 1
         looking.W_K[_LOOKING, POSITION, _BY.start] = -_BY_COUNT
     return model
