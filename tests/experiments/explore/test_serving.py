@@ -77,6 +77,25 @@ def test_a_page_is_served_on_this_machine_until_it_is_closed(embedded: Playgroun
         asked(page.url, {"prompt": PROMPT})
 
 
+def test_positions_are_those_that_one_says_the_checkpoint_has(tmp_path: Path) -> None:
+    folder = byte_llama(tmp_path / "tiny")
+    shown = {}
+    for positions in ("none", "auto"):
+        page = ni.explore(folder, positions=positions, out=tmp_path)
+        try:
+            status, found = asked(page.url, {"prompt": PROMPT})
+        finally:
+            page.close()
+        assert status == 200
+        model = ni.load(folder, positions=positions).model
+        logits = model(model.to_tokens(PROMPT))[0, -1]
+        likeliest = [one["probability"] for one in found["before"]["predictions"]]
+        expected = logits.softmax(dim=0).sort(descending=True).values[: len(likeliest)]
+        assert likeliest == pytest.approx(expected.tolist(), rel=1e-3)
+        shown[positions] = likeliest
+    assert shown["none"] != pytest.approx(shown["auto"], rel=1e-2)
+
+
 def test_a_pretrained_model_may_be_spread_over_all_devices(tmp_path: Path) -> None:
     folder = byte_llama(tmp_path / "tiny")
     how = {"device": "auto", "dtype": "float32", "revision": None, "positions": "auto"}
