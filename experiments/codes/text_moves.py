@@ -8,6 +8,7 @@ import torch
 from torch import Generator
 
 from experiments.codes.in_depth import Place, moves_in_depth
+from experiments.codes.interchange import DOSES
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_runs import (
     Elsewhere,
@@ -44,8 +45,6 @@ from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import carries, sites_to_move
 from probes.shapes import Positions
 
-# The shares of the way that codes are moved where they are noised.
-DOSES = (0.3, 1.0)
 # Seeds of draws: turns come one after the other, and each draws at every site.
 _TURNS, _SITES = 10_000, 1_000
 
