@@ -83,10 +83,7 @@ def by_similarity(seed: int) -> PlantedLanguage:
 def by_similarity_amid_content(seed: int) -> PlantedLanguage:
     """The same, and the same scores are higher at letters: they read content beside the code."""
     model = _by_similarity(seed)
-    looking = model.blocks[1].attn
-    with torch.no_grad():
-        looking.W_Q[_LOOKING, TOKEN, _BY.stop][QUESTION] = _FOR_LETTERS
-        looking.W_K[_LOOKING, TOKEN, _BY.stop][LETTERS] = 1
+    _favour_letters(model)
     return _known_by_similarity("latest by similarity amid content", model)
 
 
@@ -122,26 +119,14 @@ def by_variance(seed: int) -> PlantedLanguage:
     The stream's mean tells no position. What attention reads behind the norm has one that does. The
     means resemble each other, too, which nothing reads.
     """
-    model = like(_asked(_POWER_OF_NORM), normalization="rms", norm_placement="pre")
-    _average(model, seed)
-    # What norms divide by: of tokens, and of the middle of means.
-    bare = math.sqrt((_CONSTANT**2 + 1) / _D_MODEL)
-    typical = math.sqrt((_CONSTANT**2 + 1 + _SPREAD / (N_CTX / 2)) / _D_MODEL)
-    averaging, looking = model.blocks[0].attn, model.blocks[1].attn
-    with torch.no_grad():
-        model.W_E[:, ONES] = _CONSTANT
-        averaging.W_V[_AVERAGING] *= bare * math.sqrt(_SPREAD / _N_AVERAGED) / _MEAN_SIZE
-        looking.W_V[_LOOKING] *= typical
-        looking.W_Q[_LOOKING, ONES, _BY.start] = typical / _CONSTANT
-        looking.W_K[_LOOKING, ONES, _BY.start] = _BY_NORM / _CONSTANT
-        mlp(model, 1).into.weight *= typical
-        model.unembed.weight *= typical
-    reads: dict[str, Weights] = {
-        "variance": lambda model: [model.blocks[1].attn.W_K[_LOOKING, ONES]]
-    }
-    return PlantedLanguage(
-        "latest by variance", model, truth_on_text(variance=USED), latest_letters, reads
-    )
+    return _known_by_variance("latest by variance", _by_variance(seed))
+
+
+def by_variance_amid_content(seed: int) -> PlantedLanguage:
+    """The same, and the same scores are higher at letters, as far as the norm leaves these."""
+    model = _by_variance(seed)
+    _favour_letters(model, 1 / _typical_norm())
+    return _known_by_variance("latest by variance amid content", model)
 
 
 def latest_letters(seed: int) -> Sequences:
@@ -266,6 +251,44 @@ def _known_by_similarity(kind: str, model: HookedTransformer) -> PlantedLanguage
         "similarity": lambda model: [model.blocks[1].attn.W_Q[_LOOKING, SIGNS]]
     }
     return PlantedLanguage(kind, model, truth_on_text(similarity=USED), latest_letters, reads)
+
+
+def _by_variance(seed: int) -> HookedTransformer:
+    model = like(_asked(_POWER_OF_NORM), normalization="rms", norm_placement="pre")
+    _average(model, seed)
+    # What norms divide tokens by, and activations with means.
+    bare = math.sqrt((_CONSTANT**2 + 1) / _D_MODEL)
+    typical = _typical_norm()
+    averaging, looking = model.blocks[0].attn, model.blocks[1].attn
+    with torch.no_grad():
+        model.W_E[:, ONES] = _CONSTANT
+        averaging.W_V[_AVERAGING] *= bare * math.sqrt(_SPREAD / _N_AVERAGED) / _MEAN_SIZE
+        looking.W_V[_LOOKING] *= typical
+        looking.W_Q[_LOOKING, ONES, _BY.start] = typical / _CONSTANT
+        looking.W_K[_LOOKING, ONES, _BY.start] = _BY_NORM / _CONSTANT
+        mlp(model, 1).into.weight *= typical
+        model.unembed.weight *= typical
+    return model
+
+
+def _typical_norm() -> float:
+    """What a norm divides by in the middle of a sequence."""
+    return math.sqrt((_CONSTANT**2 + 1 + _SPREAD / (N_CTX / 2)) / _D_MODEL)
+
+
+def _known_by_variance(kind: str, model: HookedTransformer) -> PlantedLanguage:
+    reads: dict[str, Weights] = {
+        "variance": lambda model: [model.blocks[1].attn.W_K[_LOOKING, ONES]]
+    }
+    return PlantedLanguage(kind, model, truth_on_text(variance=USED), latest_letters, reads)
+
+
+def _favour_letters(model: HookedTransformer, read: float = 1.0) -> None:
+    """Scores of questions are higher at letters; `read` is the size of a token's component."""
+    looking = model.blocks[1].attn
+    with torch.no_grad():
+        looking.W_Q[_LOOKING, TOKEN, _BY.stop][QUESTION] = _FOR_LETTERS / read
+        looking.W_K[_LOOKING, TOKEN, _BY.stop][LETTERS] = 1 / read
 
 
 def _by_a_count() -> HookedTransformer:

@@ -47,6 +47,7 @@ LANGUAGES: dict[str, Callable[[int], PlantedLanguage]] = {
     "latest by similarity": latest.by_similarity,
     "latest by similarity amid content": latest.by_similarity_amid_content,
     "latest by variance": latest.by_variance,
+    "latest by variance amid content": latest.by_variance_amid_content,
     "latest by a count, unread similarity": latest.by_a_count_beside_similarity,
 }
 

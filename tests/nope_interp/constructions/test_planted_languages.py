@@ -232,8 +232,9 @@ def test_signs_are_alike_by_the_arcsine_law(kind: str) -> None:
     torch.testing.assert_close(cosines.mean(dim=0), steps, rtol=0, atol=0.1)
 
 
-def test_spread_falls_as_means_shrink() -> None:
-    built = plant_language("latest by variance")
+@pytest.mark.parametrize("kind", [kind for kind in LATEST if "variance" in kind])
+def test_spread_falls_as_means_shrink(kind: str) -> None:
+    built = plant_language(kind)
     m = torch.arange(2, N_CTX + 1).double()
     means = 16 * summed(built).square().sum(dim=-1) / m**2
     # Beside a constant of 8 and the token.
