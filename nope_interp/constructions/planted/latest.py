@@ -83,7 +83,7 @@ def by_similarity(seed: int) -> PlantedLanguage:
 def by_similarity_amid_content(seed: int) -> PlantedLanguage:
     """The same, and the same scores are higher at letters: they read content beside the code."""
     model = _by_similarity(seed)
-    _favour_letters(model)
+    _favour_letters(model, _FOR_LETTERS)
     return _known_by_similarity("latest by similarity amid content", model)
 
 
@@ -125,7 +125,8 @@ def by_variance(seed: int) -> PlantedLanguage:
 def by_variance_amid_content(seed: int) -> PlantedLanguage:
     """The same, and the same scores are higher at letters, as far as the norm leaves these."""
     model = _by_variance(seed)
-    _favour_letters(model, 1 / _typical_norm())
+    # By less: behind a norm, what letters get rises with their place, too.
+    _favour_letters(model, _FOR_LETTERS / 2 * _typical_norm() ** 2)
     return _known_by_variance("latest by variance amid content", model)
 
 
@@ -283,12 +284,12 @@ def _known_by_variance(kind: str, model: HookedTransformer) -> PlantedLanguage:
     return PlantedLanguage(kind, model, truth_on_text(variance=USED), latest_letters, reads)
 
 
-def _favour_letters(model: HookedTransformer, read: float = 1.0) -> None:
-    """Scores of questions are higher at letters; `read` is the size of a token's component."""
+def _favour_letters(model: HookedTransformer, by: float) -> None:
+    """Scores of questions are higher at letters, by so much where tokens are read as they are."""
     looking = model.blocks[1].attn
     with torch.no_grad():
-        looking.W_Q[_LOOKING, TOKEN, _BY.stop][QUESTION] = _FOR_LETTERS / read
-        looking.W_K[_LOOKING, TOKEN, _BY.stop][LETTERS] = 1 / read
+        looking.W_Q[_LOOKING, TOKEN, _BY.stop][QUESTION] = by
+        looking.W_K[_LOOKING, TOKEN, _BY.stop][LETTERS] = 1
 
 
 def _by_a_count() -> HookedTransformer:
