@@ -375,8 +375,8 @@ def test_predictions_follow_the_code_that_is_read_and_not_one_beside_it(
     planted = plant_language(kind)
     task = task_on_text(planted, TextSource(planted.text(0), planted.begin_token), 0)
     rows = table(text_noising_rows(task, context=context(planted, 0)))
-    followed = rows[rows["metric"].isin([NET, THIS_ORDER])].set_index(["positions", "metric"])
+    shares = rows[rows["metric"].isin([NET, THIS_ORDER])].set_index(["positions", "metric"])
     for metric in (NET, THIS_ORDER):
-        own, other = (followed.loc[(noising(code, EARLIER), metric)] for code in (used, unread))
+        own, other = (shares.loc[(noising(code, EARLIER), metric)] for code in (used, unread))
         # A tenth surely is what a verdict asks for, of both.
         assert own["ci_low"] > max(0.1, other["ci_high"])

@@ -396,6 +396,11 @@ def test_tasks_beside_the_others_are_shown_and_change_no_claim(
         for names in ((), ("scan-natural",))
     )
     assert beside.claims == without.claims != {}
+    # Cells are shared: that one is the same whatever stands beside it is seen of a pair made anew.
+    among = dataclasses.replace(small(), beside=("scan-natural",))
+    alone, one = (trained_and_read(of, "copy-rsc", "none", 2, "cpu", 0) for of in (small(), among))
+    assert alone.keys() == one.keys()
+    assert all(np.array_equal(alone[name], one[name], equal_nan=True) for name in alone)
     for figure_id in ("tasks", "lengths"):
         one, other = (
             next(figure for figure in found.figures if figure.id == figure_id)
@@ -541,7 +546,7 @@ def _theirs(figures: Sequence[Figure]) -> list[tuple[str, str, tuple[float, ...]
     ]
 
 
-# Tests compare findings of the same cells: each is made once.
+# Tests compare findings of the same cells: each is made once, whatever other tasks there are.
 _CELLS: dict[str, dict[str, np.ndarray]] = {}
 
 

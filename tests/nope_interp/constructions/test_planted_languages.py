@@ -125,17 +125,22 @@ def test_the_next_token_is_told_by_what_it_is_said_to_be_told_by(kind: str, seed
     assert built.kind == kind
     # Two letters may stand too near for the code to tell them apart.
     assert right(built, built.model) > (0.9 if kind in LATEST else 0.99)
+    halves = {"smooth trend", "irregular part"}
     used = {code for code, word in built.truth.items() if word == USED}
+    assert (built.truth["mean residual"] == USED) == bool(used & halves)
     assert built.reads.keys() == used - {"mean residual"}
     # What weights other than these know order by, such as norms that values pass, is little.
     known = surely(built, built.model) - by_guessing(built)
     for reading in built.reads.values():
-        assert surely(built, without(built, [reading])) < by_guessing(built) + 0.1 * known
+        bare = without(built, [reading])
+        # No guesser who knows no order gives the right one a larger mean probability.
+        assert surely(built, bare) < by_guessing(built) + 0.1 * known
+        assert kind in LATEST or right(built, bare) < 0.2  # a tie may be broken rightly
     if not built.reads:
         biased = copy.deepcopy(built.model)
         assert isinstance(biased.positions, T5Positions)
         torch.nn.init.zeros_(biased.positions.table)
-        assert surely(built, biased) < by_guessing(built) + 0.1 * known
+        assert right(built, biased) < 0.2
 
 
 @pytest.mark.parametrize("kind", [kind for kind in LANGUAGES if plant_language(kind).writes])
@@ -190,7 +195,7 @@ def test_beside_a_count_no_mean_tells_what_is_latest(kind: str) -> None:
     built = plant_language(kind)
     tokens = drawn(built)
     paired = (tokens > 0) & (tokens != QUESTION)
-    exchanged = torch.where(paired, (tokens - 1 ^ 1) + 1, tokens)
+    exchanged = torch.where(paired, ((tokens - 1) ^ 1) + 1, tokens)
     both = [activations_of(built, of)[..., TOKEN.stop :] for of in (tokens, exchanged)]
     assert (both[0].abs().amax(dim=-1) > 1e-3).any()
     torch.testing.assert_close(both[0], -both[1], rtol=0, atol=1e-4)
