@@ -64,7 +64,7 @@ _MEAN_SIZE, _CLIPPED_AT = 1e-2, 1e-4
 _BY_COSINE, _BY_COUNT, _BY_NORM = 5.0, 20.0, 60.0
 # Beside a token of length 1: a constant, and the squares of a mean over one token.
 _CONSTANT, _SPREAD = 8.0, 16.0
-# By how much scores are higher at letters, in the model that reads them there.
+# By how much scores are higher at letters, in the models that read them there.
 _FOR_LETTERS = 6.0
 # A power of the weights: how sure answers are.
 _POWER_OF_COSINE, _POWER_OF_COUNT, _POWER_OF_NORM = 3.0, 5.0, 6.0
@@ -114,7 +114,7 @@ def by_variance(seed: int) -> PlantedLanguage:
 
     Beside it are means over m tokens, whose squares shrink: 3.1 on average at m = 2, 0.6 at m = 32,
     beside 65 of the constant and the token. So the constant is largest in the latest activation.
-    Letters and weights pass norms, too, but only scores weigh what these tell by much.
+    What values and the last MLP read passes norms, too: that tells a little of the order as well.
 
     The stream's mean tells no position. What attention reads behind the norm has one that does. The
     means resemble each other, too, which nothing reads.
