@@ -33,7 +33,7 @@ PLACES = (WHOLE_STREAM, SINGLE_SITES, ON_TEXT)
 _PLACE = {
     WHOLE_STREAM: "Through the whole stream",
     SINGLE_SITES: "At single sites",
-    ON_TEXT: "On text, through the whole stream,",
+    ON_TEXT: "On text",
 }
 _CASES = {
     WHOLE_STREAM: "planted models",
@@ -162,7 +162,7 @@ def confusion(measurements: pd.DataFrame) -> pd.DataFrame:
 
 
 def headline(measurements: pd.DataFrame) -> str:
-    """Which method is right most often, and how often it is falsely positive.
+    """Which method is right most often, how often it is undecided, and how often falsely positive.
 
     Args:
         measurements: rows of `judged`.
@@ -182,11 +182,12 @@ def headline(measurements: pd.DataFrame) -> str:
     most = f", the most of {len(here)} methods" if others else ""
     if alike:
         most = f", as {'do' if len(alike) > 1 else 'does'} {' and '.join(alike)}"
-    return f"{_PLACE[place]} {_judges(best)}{most}{_falsely(best)}."
+    return f"{_PLACE[place]} {_judges(best)}{most}{_else(best)}."
 
 
 def sentences(measurements: pd.DataFrame) -> list[str]:
-    """How often each method is right, and falsely positive, at each place that it speaks of.
+    """How often each method is right, undecided and falsely positive, at each place that it speaks
+    of.
 
     Args:
         measurements: rows of `judged`.
@@ -197,7 +198,7 @@ def sentences(measurements: pd.DataFrame) -> list[str]:
     """
     best_first = by_method(measurements).sort_values(RIGHT, ascending=False, kind="stable")
     return [
-        f"{_PLACE[place]} {_judges(row)}{_falsely(row)}."
+        f"{_PLACE[place]} {_judges(row)}{_else(row)}."
         for place in PLACES
         for row in best_first[best_first["place"] == place].to_dict("records")
     ]
@@ -207,11 +208,12 @@ def _judges(row: Mapping[Hashable, Any]) -> str:
     return f"{row['method']} judges {told(row, RIGHT)} of {row['n']} {_CASES[row['place']]} right"
 
 
-def _falsely(row: Mapping[Hashable, Any]) -> str:
-    """Nothing where no code is unused."""
+def _else(row: Mapping[Hashable, Any]) -> str:
+    """What is not right may be no answer; no false positive is told of where no code is unused."""
+    undecided = f"; {told(row, Word.UNDECIDED)} undecided"
     if np.isnan(row[FALSE_POSITIVE]):
-        return ""
-    return f"; its false positives: {told(row, FALSE_POSITIVE)}"
+        return undecided
+    return f"{undecided}; false positives: {told(row, FALSE_POSITIVE)}"
 
 
 def told(row: "pd.Series[Any] | Mapping[Hashable, Any]", outcome: str) -> str:

@@ -161,7 +161,7 @@ def latest_letters(seed: int) -> Sequences:
     return tokens
 
 
-def _asked(power: float) -> HookedTransformer:
+def _answering(power: float) -> HookedTransformer:
     """Two layers that answer by the weights that the looking head gives to letters.
 
     The logit of each letter is `power` times the logarithm of its weight.
@@ -237,7 +237,7 @@ def _take_signs(model: HookedTransformer) -> None:
 
 
 def _by_similarity(seed: int) -> HookedTransformer:
-    model = _asked(_POWER_OF_COSINE)
+    model = _answering(_POWER_OF_COSINE)
     _average(model, seed)
     _take_signs(model)
     each, looking = torch.eye(_N_AVERAGED), model.blocks[1].attn
@@ -255,7 +255,7 @@ def _known_by_similarity(kind: str, model: HookedTransformer) -> PlantedLanguage
 
 
 def _by_variance(seed: int) -> HookedTransformer:
-    model = like(_asked(_POWER_OF_NORM), normalization="rms", norm_placement="pre")
+    model = like(_answering(_POWER_OF_NORM), normalization="rms", norm_placement="pre")
     _average(model, seed)
     # What norms divide tokens by, and activations with means.
     bare = math.sqrt((_CONSTANT**2 + 1) / _D_MODEL)
@@ -293,7 +293,7 @@ def _favour_letters(model: HookedTransformer, by: float) -> None:
 
 
 def _by_a_count() -> HookedTransformer:
-    model = _asked(_POWER_OF_COUNT)
+    model = _answering(_POWER_OF_COUNT)
     counting, looking = model.blocks[0].attn, model.blocks[1].attn
     with torch.no_grad():
         counting.W_V[_COUNTING, BEGIN, 0] = 1

@@ -131,7 +131,10 @@ def test_later_layers_write_what_they_would_elsewhere(learned: pd.DataFrame) -> 
 
 def test_a_smaller_move_goes_less_of_the_way(learned: pd.DataFrame) -> None:
     told = names.doses(learned).set_index(["code", "layer", "moved", "dose"])
-    small, whole = (told.loc[("mean residual", 0, "earlier tokens", dose)] for dose in (0.3, 1.0))
+    by_dose = told.loc[("mean residual", 0, "earlier tokens")]
+    assert list(by_dose.index) == [0.05, 0.3, 1.0]
+    least, small, whole = (by_dose.loc[dose] for dose in by_dose.index)
+    assert least["towards"] < small["towards_low"]
     assert small["towards_high"] < whole["towards_low"]
     assert small["size_matched"] < small["towards_low"]
 

@@ -128,15 +128,16 @@ def test_what_is_said_has_its_numbers(measurements: pd.DataFrame) -> None:
     low, high = wilson(1, 4)
     right = f"25% [{low:.0%}, {high:.0%}]"
     stream = f"Through the whole stream careful judges {right} of 4 planted models right"
-    assert headline(measurements).startswith(f"{stream}, as does bold; its false positives: 0% [")
+    half = "50% [{:.0%}, {:.0%}]".format(*wilson(2, 4))
+    more = f"; {half} undecided; false positives: 0% [0%, {wilson(0, 2)[1]:.0%}]."
+    assert headline(measurements) == f"{stream}, as does bold{more}"
     careful, bold, *at_sites = sentences(measurements)
-    assert careful.startswith(f"{stream}; its false positives: 0% [")
+    assert careful == f"{stream}{more}"
     assert bold.startswith(f"Through the whole stream bold judges {right}")
     # There every code is used or redundant, and nothing falsely positive.
-    both = wilson(2, 4)
     assert at_sites[0] == (
-        f"At single sites careful judges 50% [{both[0]:.0%}, {both[1]:.0%}] of 4 sites of planted "
-        "models right."
+        f"At single sites careful judges {half} of 4 sites of planted models right; {right} "
+        "undecided."
     )
     shown = readable(by_method(measurements))
     assert shown["right"].iloc[0] == f"25% [{low:.0%}, {high:.0%}]"
