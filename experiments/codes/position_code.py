@@ -28,11 +28,12 @@ from nope_interp.sites import ATTENTION_INPUT
 from probes.code_names import SIMILARITY
 from probes.codes.controls import OtherContent, sizes_of
 from probes.codes.interchange import Move, interchange, variation_at
-from probes.codes.similarity import moved_similarity
+from probes.codes.similarity import SimilarityFit, moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import MOVABLE, carries
 from probes.errors import ProbeError
 from probes.shapes import Positions
+from probes.streaming import StreamingFit
 
 NAMES = (*MOVABLE, SIMILARITY)
 
@@ -46,12 +47,14 @@ class PositionCode:
         site: where in the model.
         positions: those that it was fitted at, counted from 0.
         statistics: of the activations there.
+        similarity: of the same activations, where attention reads them.
     """
 
     name: str
     site: Site
     positions: Positions = field(repr=False)
     statistics: CodeStatistics = field(repr=False)
+    similarity: SimilarityFit = field(repr=False)
 
     def moved(self, moves: Mapping[int, int], dose: float = 1.0) -> tuple[Intervention, Positions]:
         """What gives positions the code of others, and which activations it takes.
@@ -72,7 +75,8 @@ class PositionCode:
             if self.name == SIMILARITY:
                 if dose != 1:
                     raise UserError("similarity moves all of the way: leave dose out.")
-                return moved_similarity(self.statistics, sources[at]), self.positions[at]
+                told = moved_similarity(self.similarity.correlations(), sources[at])
+                return told, self.positions[at]
             move = self._move(sources)
             return move.at(at).by(dose), self.positions[at]
         except ProbeError as error:
@@ -226,7 +230,7 @@ def unfitted_code(tokens: Sequences, name: str, site: Site) -> PositionCode:
             f"tokens have shape {tuple(tokens.shape)} and differ at {len(positions)} positions: "
             "give at least two different sequences, of three tokens or more."
         )
-    return PositionCode(name, site, positions, CodeStatistics())
+    return PositionCode(name, site, positions, CodeStatistics(), SimilarityFit())
 
 
 def feed_code(
@@ -243,7 +247,10 @@ def feed_code(
     Raises:
         UserError: for an unknown site or layer.
     """
-    fed = {code.site: [code.statistics]}
+    fitted: list[StreamingFit] = [code.statistics]
+    if code.site.hook == ATTENTION_INPUT:
+        fitted.append(code.similarity)
+    fed = {code.site: fitted}
     feed(model, tokens, fed, "update", batch_size=batch_size, positions=code.positions)
 
 

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 import torch
 from torch import Generator
 
-from experiments.codes.in_depth import Place, moves_in_depth
+from experiments.codes.in_depth import Place, made_in_depth, moves_in_depth
 from experiments.codes.interchange import DOSES
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_runs import (
@@ -40,7 +40,7 @@ from probes.codes.interchange import (
     size_matched,
     variation_at,
 )
-from probes.codes.similarity import moved_similarity
+from probes.codes.similarity import Correlations, SimilarityFit, moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import carries, sites_to_move
 from probes.shapes import Positions
@@ -85,6 +85,21 @@ class TextMoves:
         """Whether text that stands further on is predicted in another way, beyond what prefixes of
         one length differ by."""
         return exceeds_noise(self.shifted.way, self._task.seed)
+
+    @cached_property
+    def _alike(self) -> dict[Site, Correlations]:
+        """How alike positions are in what attention reads, by layer: all sequences of one pass."""
+        found: dict[Site, Correlations] = {}
+
+        def read(activations: torch.Tensor, site: Site) -> torch.Tensor:
+            fit = SimilarityFit()
+            fit.update(activations, self._task.numbers())
+            found[site] = fit.correlations()
+            return activations
+
+        reads = [site for site in self._codes if site.hook == ATTENTION_INPUT]
+        made_in_depth(self._task, {site.name: partial(read, site=site) for site in reads})
+        return found
 
     def trials(self, place: Place, code: str) -> dict[tuple[str, ...], Callable[[], TextTrial]]:
         """What is tried of one code at one place, by the names of the condition.
@@ -204,7 +219,7 @@ class TextMoves:
         """Queries and keys that resemble one another as elsewhere."""
 
         def resembling(sources: Positions) -> dict[Site, Intervention]:
-            return {site: moved_similarity(self._codes[site], sources) for site in sites}
+            return {site: moved_similarity(self._alike[site], sources) for site in sites}
 
         changes = resembling(elsewhere.sources)
         at = torch.arange(len(elsewhere.sources))

@@ -58,7 +58,7 @@ class CodeFilter:
         deviation = x - self.means.to(x)
         unscaled = x - self.removed.to(x)
         if self.whitening is not None:
-            whitened = _same_norms(self.whitening.to(x) @ deviation, deviation)
+            whitened = same_norms(self.whitening.to(x) @ deviation, deviation)
             unscaled, deviation = unscaled - deviation + whitened, whitened
         variance = activation_variance(x)
         if self.variance_map is not None:
@@ -79,6 +79,13 @@ def with_deviation_scaled(
     return torch.addcmul(unscaled, deviation, (factor - 1).to(deviation)[..., None])
 
 
+def matched_variance(
+    unscaled: Activations, deviation: Activations, variance: PerActivation
+) -> Activations:
+    """y + g b from y + b and b, with the g of `CodeFilter` that gives it this variance."""
+    return with_deviation_scaled(unscaled, deviation, _factor(unscaled, deviation, variance))
+
+
 def require_fitted_shape(x: Float[Tensor, "*shape"], fitted: PositionalVectors) -> None:
     """Raises ProbeError unless every sequence of x has the shape of `fitted`."""
     if x.shape[1:] != fitted.shape:
@@ -89,7 +96,7 @@ def require_fitted_shape(x: Float[Tensor, "*shape"], fitted: PositionalVectors) 
         )
 
 
-def _same_norms(x: Activations, model: Activations) -> Activations:
+def same_norms(x: Activations, model: Activations) -> Activations:
     """x with each activation at the norm of the model's activation; activations of zeros stay."""
     norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     wanted: Tensor = torch.linalg.vector_norm(model, dim=-1, keepdim=True)

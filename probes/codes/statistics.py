@@ -23,6 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.code_names import CODES, IRREGULAR, SMOOTH
+from probes.codes.correlations import correlation, require_determined, turning
 from probes.codes.filter import CodeFilter, log_variance
 from probes.errors import ProbeError
 from probes.shapes import PerPosition, PositionalVectors, Positions
@@ -31,11 +32,6 @@ from probes.streaming import StreamingFit, few_at_a_time, require_finite, upcast
 # What every intervention is: [batch pos d_model] to the same.
 Intervention = Callable[[Tensor], Tensor]
 
-# Weight of the identity in the correlation between positions before it is inverted. Running means
-# over m tokens, the most correlated activations that theory gives, have eigenvalues down to 1/(4m):
-# a hundredth of that at m = 2048. It amplifies no direction more than 300-fold, which float32
-# bears.
-_RIDGE = 1e-5
 # Sequences whose deviations are kept, for controls that mix them in.
 _EXAMPLES = 8
 # The steepest line by which the spread of log variance at a position is brought to the common one.
@@ -301,9 +297,7 @@ class CodeStatistics(StreamingFit):
             variance_map=changed("variance", self.variance_map),
         )
 
-    def whitening(
-        self, order: Positions | None, own: Positions | None = None
-    ) -> Float[Tensor, "own own"]:
+    def whitening(self, order: Positions | None) -> Float[Tensor, "pos pos"]:
         """The lower-triangular map that gives the deviations of all positions the same correlation,
         or each position those of another.
 
@@ -315,39 +309,21 @@ class CodeStatistics(StreamingFit):
         Args:
             order: for each position the index of the one whose correlations it gets, no index
                 twice; None gives all the same one.
-            own: the positions that are mapped, as indices; None for all.
 
         Returns:
-            [own own] (float64), for deviations of these positions.
+            [pos pos] (float64), for deviations of these positions.
 
         Raises:
             ProbeError: where the sequences do not determine correlations.
         """
         pos = len(self._products)
-        rank = (self.n_fitted - 1) * self.d_model
-        if rank < pos:
-            raise ProbeError(
-                f"{self.n_fitted} sequences of width {self.d_model} do not determine the "
-                f"correlation between {pos} positions: (sequences - 1) * d_model must be {pos} at "
-                "least, better ten times that; give more sequences to update()"
-            )
-        scale = self._products.diagonal().sqrt()
-        rounding = _ROUNDING * self.n_fitted**0.5 * torch.linalg.vector_norm(self._means, dim=-1)
+        require_determined(self.n_fitted, self.d_model, pos)
         # Where all sequences have the same activation, there is no deviation to take anything from.
-        bare = scale <= rounding
-        scale = scale.masked_fill(bare, torch.inf)
-        identity = torch.eye(pos).to(scale)
-        every = self._products / scale / scale[:, None] + bare.to(scale).diag()
-        every = (1 - _RIDGE) * every + _RIDGE * identity
-        level = (every.sum() - every.trace()) / (pos * (pos - 1))
-        own = torch.arange(pos) if own is None else own
-        correlation, scale, identity = every[own][:, own], scale[own], identity[own][:, own]
-        wanted = level + (1 - level) * identity if order is None else every[order][:, order]
-        factor, wanted_factor = torch.linalg.cholesky(correlation), torch.linalg.cholesky(wanted)
-        change: Tensor = torch.linalg.solve_triangular(
-            factor, wanted_factor, upper=False, left=False
-        )
-        return change / scale
+        rounding = _ROUNDING * self.n_fitted**0.5 * torch.linalg.vector_norm(self._means, dim=-1)
+        own, scale = correlation(self._products, rounding)
+        level = (own.sum() - own.trace()) / (pos * (pos - 1))
+        same = level + (1 - level) * torch.eye(pos).to(own)
+        return turning(own, same if order is None else own[order][:, order]) / scale
 
     def variance_map(self, order: Positions | None) -> Float[Tensor, "slope_intercept pos"]:
         """The line in log variance that takes each position's normal law to a common one, or to

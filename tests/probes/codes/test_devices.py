@@ -12,7 +12,7 @@ from probes.code_names import CODES, MEAN_RESIDUAL
 from probes.codes.controls import OtherContent, PermutedRescaling, moved_elsewhere, sizes_of
 from probes.codes.directions import leace, leace_of_code, project_out, scale_channel, swap_vectors
 from probes.codes.interchange import interchange, levelled, put_back, variation_at
-from probes.codes.similarity import moved_similarity
+from probes.codes.similarity import SimilarityFit, moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import MOVABLE
 from probes.regression import LinearProbe
@@ -77,7 +77,6 @@ def test_removed_codes(statistics: CodeStatistics, code: str) -> None:
 
 
 CONTROLS: dict[str, Callable[[CodeStatistics, LinearProbe], Intervention]] = {
-    "similarity": lambda of, _: moved_similarity(of, SOURCES),
     "other content": lambda of, _: OtherContent(sizes_of(of.kept([]), of), of),
     "other content, drawn": lambda of, _: OtherContent(
         sizes_of(of.kept([]), of), of, torch.Generator().manual_seed(0)
@@ -89,6 +88,12 @@ CONTROLS: dict[str, Callable[[CodeStatistics, LinearProbe], Intervention]] = {
     "LEACE": lambda _, linear: leace(linear),
     "LEACE of a code": lambda of, linear: leace_of_code(linear, of, "irregular part"),
 }
+
+
+def test_moved_similarity(activations: torch.Tensor) -> None:
+    fit = SimilarityFit()
+    fit.update(activations, POSITIONS)
+    assert acts_elsewhere(moved_similarity(fit.correlations(), SOURCES))
 
 
 @pytest.mark.parametrize("name", CONTROLS)
