@@ -21,12 +21,12 @@ from experiments.benchmark.probing import probing
 from experiments.benchmark.result import Benchmark
 from experiments.benchmark.task import context, site_of, task_of
 from experiments.codes.counterfactual import Counterfactual
+from experiments.codes.in_depth import Place, statistics_at, stream_sites
 from experiments.codes.interchange import interchange_rows
-from experiments.codes.text_interchange import text_noising_rows
+from experiments.codes.text_moves import TextMoves
 from experiments.probing.measure import Site
-from experiments.results.interchange import NET, THIS_ORDER, followed, noising
-from experiments.results.measurements import table
-from experiments.results.text_use import EARLIER
+from experiments.results.code_ablation import EVERYWHERE, STREAM
+from experiments.results.interchange import NET, THIS_ORDER, followed
 from experiments.runs.workers import HERE
 from experiments.sweeps.runs import load_run
 from nope_interp.constructions.planted import (
@@ -38,8 +38,9 @@ from nope_interp.constructions.planted import (
 )
 from nope_interp.errors import UserError
 from nope_interp.fields import LARGEST_SEED
+from nope_interp.sites import ATTENTION_INPUT
 from nope_interp.tasks.sources import TextSource
-from probes.code_names import CODES
+from probes.code_names import CODES, SIMILARITY
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.report.parsed_page import Page
 
@@ -364,6 +365,7 @@ def test_a_language_model_without_order_gets_no_word() -> None:
     ("kind", "used", "unread"),
     [
         ("latest by similarity", "similarity", "variance"),
+        ("latest by similarity amid content", "similarity", "variance"),
         ("latest by variance", "variance", "similarity"),
         ("latest by a count, unread similarity", "smooth trend", "similarity"),
     ],
@@ -374,9 +376,17 @@ def test_predictions_follow_the_code_that_is_read_and_not_one_beside_it(
     """Moved alone: what is put back, ranks and words take too long here. Their table is a run's."""
     planted = plant_language(kind)
     task = task_on_text(planted, TextSource(planted.text(0), planted.begin_token), 0)
-    rows = table(text_noising_rows(task, context=context(planted, 0)))
-    shares = rows[rows["metric"].isin([NET, THIS_ORDER])].set_index(["positions", "metric"])
+    stream = stream_sites(task)
+    reads = [Site(layer, ATTENTION_INPUT) for layer in range(task.model.cfg.n_layers)]
+    moves = TextMoves(task, statistics_at(task, [*stream, *reads]), stream)
+
+    def shares(code: str) -> pd.DataFrame:
+        place = Place(EVERYWHERE, STREAM, tuple(reads if code == SIMILARITY else stream))
+        rows = pd.DataFrame(moves.disordering(place, code).rows({}))
+        return rows[rows["metric"].isin([NET, THIS_ORDER])].set_index("metric")
+
+    of_used, of_unread = shares(used), shares(unread)
     for metric in (NET, THIS_ORDER):
-        own, other = (shares.loc[(noising(code, EARLIER), metric)] for code in (used, unread))
+        own, other = of_used.loc[metric], of_unread.loc[metric]
         # A tenth surely is what a verdict asks for, of both.
         assert own["ci_low"] > max(0.1, other["ci_high"])
