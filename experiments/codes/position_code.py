@@ -47,7 +47,7 @@ class PositionCode:
         site: where in the model.
         positions: those that it was fitted at, counted from 0.
         statistics: of the activations there.
-        similarity: of the same activations, where attention reads them.
+        similarity: of the same activations, where it is the code that is fitted.
     """
 
     name: str
@@ -248,7 +248,7 @@ def feed_code(
         UserError: for an unknown site or layer.
     """
     fitted: list[StreamingFit] = [code.statistics]
-    if code.site.hook == ATTENTION_INPUT:
+    if code.name == SIMILARITY:
         fitted.append(code.similarity)
     fed = {code.site: fitted}
     feed(model, tokens, fed, "update", batch_size=batch_size, positions=code.positions)

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 import torch
 from torch import Generator
 
-from experiments.codes.in_depth import Place, made_in_depth, moves_in_depth
+from experiments.codes.in_depth import Place, moves_in_depth, read_at_once
 from experiments.codes.interchange import DOSES
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_runs import (
@@ -88,17 +88,16 @@ class TextMoves:
 
     @cached_property
     def _alike(self) -> dict[Site, Correlations]:
-        """How alike positions are in what attention reads, by layer: all sequences of one pass."""
+        """How alike positions are in what attention reads, from one pass over all fit sequences."""
         found: dict[Site, Correlations] = {}
 
-        def read(activations: torch.Tensor, site: Site) -> torch.Tensor:
+        def read(activations: torch.Tensor, site: Site) -> None:
             fit = SimilarityFit()
             fit.update(activations, self._task.numbers())
             found[site] = fit.correlations()
-            return activations
 
         reads = [site for site in self._codes if site.hook == ATTENTION_INPUT]
-        made_in_depth(self._task, {site.name: partial(read, site=site) for site in reads})
+        read_at_once(self._task, {site: partial(read, site=site) for site in reads})
         return found
 
     def trials(self, place: Place, code: str) -> dict[tuple[str, ...], Callable[[], TextTrial]]:

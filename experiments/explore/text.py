@@ -22,7 +22,9 @@ from experiments.codes.position_code import (
 from experiments.explore.playground import Playground
 from experiments.probing.measure import Site, feed
 from nope_interp.errors import UserError
+from nope_interp.sites import ATTENTION_INPUT
 from nope_interp.tasks.sources import Split, TextSource
+from probes.code_names import SIMILARITY
 from probes.errors import ProbeWarning
 from probes.regression import LinearProbe
 
@@ -108,10 +110,13 @@ def code_in_steps(playground: Playground, site: Site, n_tokens: int) -> Iterator
     if key in playground.made.get("code", {}):
         return
     of_text = _tokens(playground, n_tokens, "fit")
-    code = unfitted_code(of_text, NAMES[0], site)
+    # Whichever code is asked for of this site later is told from the same statistics.
+    code = unfitted_code(of_text, SIMILARITY if site.hook == ATTENTION_INPUT else NAMES[0], site)
     for done, some in _batches(of_text):
         yield done, len(of_text)
         feed_code(playground.model, some, code, batch_size=_BATCH)
+    if code.name == SIMILARITY:
+        code.similarity.correlations()
     # One only: its statistics hold the examples that it was fitted on.
     playground.made["code"] = {key: code}
 

@@ -34,14 +34,16 @@ def require_determined(n_sequences: int, width: int, n_positions: int) -> None:
 
 
 def correlation(
-    products: Float[Tensor, "pos pos"], rounding: PerPosition | float
+    products: Float[Tensor, "pos pos"], rounding: PerPosition, chance: float = 0.0
 ) -> tuple[Float[Tensor, "pos pos"], PerPosition]:
-    """Sums of products between positions as correlations, with the identity mixed in a little.
+    """Sums of products between positions as correlations, with the identity mixed in.
 
     Args:
         products: of deviations, over sequences and components.
         rounding: the root of a sum of squares up to which deviations at a position are rounding
             alone. Such a position correlates with no other.
+        chance: the mean square of correlations that deviations would have by chance. The identity
+            has its share of the mean square that they have: all, where nothing correlates.
 
     Returns:
         The correlations, `[pos pos]`, whose eigenvalues are at least the identity's weight, and the
@@ -51,7 +53,10 @@ def correlation(
     bare = scale <= rounding
     scale = scale.masked_fill(bare, torch.inf)
     between = products / scale / scale[:, None] + bare.to(scale).diag()
-    mixed: Tensor = (1 - _RIDGE) * between + _RIDGE * torch.eye(len(scale)).to(scale)
+    pairs = len(scale) * (len(scale) - 1)
+    found = float(between.square().sum() - between.diagonal().square().sum()) / pairs
+    weight = min(max(_RIDGE, chance / found), 1.0) if found > 0 else 1.0
+    mixed: Tensor = (1 - weight) * between + weight * torch.eye(len(scale)).to(scale)
     return mixed, scale
 
 

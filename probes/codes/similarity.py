@@ -7,7 +7,8 @@ To give an activation another correlation with the earlier ones is to mix these 
 activation is about would be mixed, too, were all its components to get the same correlations. But
 components differ: a token's own are hardly alike between positions, those of a running mean are.
 So principal components are sorted by how alike positions are along them, and cut into groups. Each
-group gets the correlations that it has elsewhere: where it has none, nothing is mixed.
+group gets the correlations that it has elsewhere, less what chance makes of so few sequences: where
+it has none, nothing is mixed.
 
 The groups are our own.
 """
@@ -22,14 +23,17 @@ from torch import Tensor
 from probes.codes.correlations import correlation, require_determined, turning
 from probes.codes.filter import matched_variance, require_fitted_shape, same_norms
 from probes.errors import ProbeError
-from probes.shapes import Activations, PositionalVectors
+from probes.shapes import Activations, PerPosition, PositionalVectors
 from probes.streaming import StreamingFit, few_at_a_time, require_finite, upcast
 from probes.variance import activation_variance
 
-# Groups at most, and how many numbers at a position each has for every position.
+# At most so many groups. Each needs so many numbers at a position (sequences times components) for
+# every position.
 _GROUPS, _ENOUGH = 16, 10
-# The share of the largest variance up to which a component's is rounding.
-_ROUNDING = 1e-7
+# Components with a smaller share of the largest variance are rounding.
+_SMALLEST = 1e-7
+# A deviation smaller than this share of a number is the rounding of float32.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +43,15 @@ class Correlations:
     Attributes:
         means: at each position.
         components: of each group, orthonormal columns.
-        products: of each group, the sums of products between positions.
+        between: of each group, the correlations between positions.
+        lengths: of each group, the root of the sum of squares at each position; infinite where
+            there is no deviation.
     """
 
     means: PositionalVectors
     components: Sequence[Float[Tensor, "d_model _"]]
-    products: Sequence[Float[Tensor, "pos pos"]]
+    between: Sequence[Float[Tensor, "pos pos"]]
+    lengths: Sequence[PerPosition]
 
 
 class SimilarityFit(StreamingFit):
@@ -60,9 +67,8 @@ class SimilarityFit(StreamingFit):
         self._found: Correlations | None = None
 
     def _fit(self, activations: Tensor) -> None:
-        activations = upcast(activations)
-        require_finite(activations.mean(dim=0))
-        self._kept.append(activations.to("cpu", copy=True))
+        require_finite(upcast(activations).mean(dim=0))
+        self._kept.append(activations.to("cpu", torch.float32, copy=True))
         self._found = None
 
     def _merge_fit(self, other: "SimilarityFit") -> None:
@@ -75,10 +81,11 @@ class SimilarityFit(StreamingFit):
         Components are those of deviations at all positions. Along each, likeness is the mean
         product of deviations at different positions over the mean square. Sorted by it, components
         are cut into sixteen groups of as many components, or into fewer: each group must have ten
-        times as many numbers at a position as there are positions.
+        times as many numbers at a position as there are positions. In a group all components count
+        alike, however large they are.
 
         Returns:
-            Them, in rising order of likeness.
+            The groups, the least alike first.
 
         Raises:
             ProbeError: where the sequences do not determine correlations.
@@ -88,16 +95,27 @@ class SimilarityFit(StreamingFit):
         return self._found
 
     def _correlations(self) -> Correlations:
-        activations = torch.cat(self._kept) if self._kept else torch.zeros(0, 1, 1)
-        n, pos, width = activations.shape
-        require_determined(n, width, pos)
-        means = activations.double().mean(dim=0)
+        if self.n_fitted < 2:
+            raise ProbeError(
+                f"similarity was fitted on {self.n_fitted} sequences: give at least 2 to update(), "
+                "better some hundreds"
+            )
+        pos = len(self.positions)
+        require_determined(self.n_fitted, self.d_model, pos)
+        activations = torch.cat(self._kept)
+        means = activations.mean(dim=0, dtype=torch.float64)
         deviations = activations - means.float()
-        components, likeness = _principal(deviations)
-        n_groups = max(1, min(_GROUPS, (n - 1) * components.shape[1] // (_ENOUGH * pos)))
-        groups = [components[:, some] for some in likeness.argsort().tensor_split(n_groups)]
-        products = [_products(deviations @ group) for group in groups]
-        return Correlations(means, groups, products)
+        components, sizes, likeness = _principal(deviations)
+        n_groups = (self.n_fitted - 1) * len(sizes) // (_ENOUGH * pos)
+        chosen = likeness.argsort().tensor_split(max(1, min(_GROUPS, n_groups)))
+        groups = [some for some in chosen if len(some)]
+        found = [_between(deviations, means, components[:, some], sizes[some]) for some in groups]
+        return Correlations(
+            means,
+            [components[:, some] for some in groups],
+            [between for between, _ in found],
+            [lengths for _, lengths in found],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,16 +129,17 @@ class SimilarityMoved:
     def __call__(self, x: Activations) -> Activations:
         """The activations so moved; raises ProbeError for another number of positions or width."""
         require_fitted_shape(x, self.means)
-        return torch.cat([self._moved(some) for some in few_at_a_time(x)]).to(x.dtype)
+        work = upcast(x)
+        groups = [group.to(work) for group in self.components]
+        moved = [self._moved(some, groups) for some in few_at_a_time(work)]
+        return torch.cat(moved).to(x.dtype)
 
-    def _moved(self, x: Activations) -> Activations:
-        x = upcast(x)
+    def _moved(self, x: Activations, groups: Sequence[Tensor]) -> Activations:
         deviation = x - self.means.to(x)
         turned = deviation
-        for group, change in zip(self.components, self.maps, strict=True):
-            directions = group.to(x)
-            along = deviation @ directions
-            turned = turned + (change.to(x) @ along - along) @ directions.mT
+        for group, change in zip(groups, self.maps, strict=True):
+            along = deviation @ group
+            turned = turned + (change.to(x) @ along - along) @ group.mT
         turned = same_norms(turned, deviation)
         return matched_variance(x - deviation + turned, turned, activation_variance(x))
 
@@ -128,8 +147,8 @@ class SimilarityMoved:
 def moved_similarity(correlations: Correlations, sources: Int[Tensor, " own"]) -> SimilarityMoved:
     """Activations whose deviations have the correlations between positions of other positions.
 
-    Each keeps its length and its variance over components, and each position its mean. Earlier
-    activations know nothing of later ones.
+    Each keeps its variance over components, and each position nearly its mean. Earlier activations
+    know nothing of later ones.
 
     Args:
         correlations: those of the site.
@@ -154,43 +173,57 @@ def moved_similarity(correlations: Correlations, sources: Int[Tensor, " own"]) -
             "two positions would get the similarity of one, and so its content: give each position "
             "a source of its own"
         )
-    maps = [_told(products, sources).float() for products in correlations.products]
+    each = zip(correlations.between, correlations.lengths, strict=True)
+    maps = [_told(between, lengths, sources).float() for between, lengths in each]
     return SimilarityMoved(means[: len(sources)].float(), correlations.components, maps)
 
 
 def _told(
-    products: Float[Tensor, "pos pos"], sources: Int[Tensor, " own"]
+    between: Float[Tensor, "pos pos"], lengths: PerPosition, sources: Int[Tensor, " own"]
 ) -> Float[Tensor, "own own"]:
-    """What gives the first positions the correlations of their sources, at their mean squares."""
-    own = torch.arange(len(sources))
-    between, scale = correlation(products, _ROUNDING * float(products.diagonal().max().sqrt()))
-    change = turning(between[own][:, own], between[sources][:, sources])
-    # Where there is no deviation, its scale is infinite: it gives nothing and gets nothing.
-    lengths = scale[own].masked_fill(scale[own].isinf(), 0.0)
-    return lengths[:, None] * change / scale[own] + scale[own].isinf().to(scale).diag()
+    """What gives the first positions the correlations of their sources, and leaves mean squares."""
+    n = len(sources)
+    change = turning(between[:n, :n], between[sources][:, sources])
+    own = lengths[:n]
+    # Where there is no deviation, nothing is given and nothing got.
+    return own.masked_fill(own.isinf(), 0.0)[:, None] * change / own + own.isinf().to(own).diag()
+
+
+def _between(
+    deviations: Activations,
+    means: PositionalVectors,
+    group: Float[Tensor, "d_model component"],
+    sizes: Float[Tensor, " component"],
+) -> tuple[Float[Tensor, "pos pos"], PerPosition]:
+    """Correlations between positions along a group of components of these sizes, and the root of
+    the sum of squares at each position, as `correlation` gives them."""
+    n, pos, _ = deviations.shape
+    alike = group / sizes.float()
+    products = torch.zeros(pos, pos, dtype=torch.float64)
+    for some in few_at_a_time(deviations):
+        along = some @ alike
+        products += (along @ along.mT).sum(dim=0, dtype=torch.float64)
+    rounding = _ROUNDING * n**0.5 * torch.linalg.vector_norm(means @ alike.double(), dim=-1)
+    return correlation(products, rounding, chance=1 / ((n - 1) * len(sizes)))
 
 
 def _principal(
     deviations: Activations,
-) -> tuple[Float[Tensor, "d_model component"], Float[Tensor, " component"]]:
-    """Principal components of deviations, and how alike positions are along each."""
+) -> tuple[
+    Float[Tensor, "d_model component"], Float[Tensor, " component"], Float[Tensor, " component"]
+]:
+    """Principal components of deviations, the root of the sum of squares along each, and how alike
+    positions are there."""
     width = deviations.shape[-1]
     squares = torch.zeros(width, width, dtype=torch.float64)
     for some in few_at_a_time(deviations):
         rows = some.flatten(0, 1)
         squares += (rows.mT @ rows).double()
     variances, vectors = torch.linalg.eigh(squares)
-    components = vectors[:, variances > _ROUNDING * variances[-1]].float()
+    components = vectors[:, variances > _SMALLEST * variances[-1]].float()
     own, every = (torch.zeros(components.shape[1], dtype=torch.float64) for _ in range(2))
     for some in few_at_a_time(deviations):
         along = some @ components
         own += along.square().sum(dim=(0, 1), dtype=torch.float64)
         every += along.sum(dim=1).square().sum(dim=0, dtype=torch.float64)
-    return components, (every - own) / own / (deviations.shape[1] - 1)
-
-
-def _products(along: Float[Tensor, "example pos component"]) -> Float[Tensor, "pos pos"]:
-    total = torch.zeros(along.shape[1], along.shape[1], dtype=torch.float64)
-    for some in few_at_a_time(along):
-        total += (some @ some.mT).sum(dim=0, dtype=torch.float64)
-    return total
+    return components, own.sqrt(), (every - own) / own / (deviations.shape[1] - 1)

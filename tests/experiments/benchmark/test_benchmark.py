@@ -367,6 +367,7 @@ def test_a_language_model_without_order_gets_no_word() -> None:
         ("latest by similarity", "similarity", "variance"),
         ("latest by similarity amid content", "similarity", "variance"),
         ("latest by variance", "variance", "similarity"),
+        ("latest by variance amid content", "variance", "similarity"),
         ("latest by a count, unread similarity", "smooth trend", "similarity"),
     ],
 )
@@ -390,3 +391,4 @@ def test_predictions_follow_the_code_that_is_read_and_not_one_beside_it(
         own, other = of_used.loc[metric], of_unread.loc[metric]
         # A tenth surely is what a verdict asks for, of both.
         assert own["ci_low"] > max(0.1, other["ci_high"])
+        assert other["ci_low"] < 0.1

@@ -103,10 +103,16 @@ def test_groups_of_components_are_turned_from_one_cholesky_factor_to_the_other_a
     pairs = along.sum(axis=1) ** 2 - (along**2).sum(axis=1)
     likeness = pairs.sum(axis=0) / n_pairs / (along**2).mean(axis=1).sum(axis=0)
     turned = np.zeros((64, N, D))
+    sizes = np.sqrt((along**2).sum(axis=(0, 1)))
     for group in np.array_split(np.argsort(likeness), 16):
-        products = np.einsum("bik,bjk->ij", along[..., group], along[..., group])
+        alike = along[..., group] / sizes[group]
+        products = np.einsum("bik,bjk->ij", alike, alike)
         scale = np.sqrt(products.diagonal())
         correlation = products / scale / scale[:, None]
+        # Of the mean square of correlations, the share that 2047 draws of 4 components would have.
+        found = (correlation**2 - np.eye(len(scale))).sum() / n_pairs
+        by_chance = min(1, 1 / (2047 * 4) / found)
+        correlation += by_chance * (np.eye(len(scale)) - correlation)
         there = correlation[np.ix_(SOURCES, SOURCES)]
         factor, wanted = (np.linalg.cholesky(of) for of in (correlation[:N, :N], there))
         rescaled = along[:64, :N][..., group] / scale[:N, None]
@@ -123,22 +129,49 @@ def test_batches_and_shards_change_nothing(activations: torch.Tensor) -> None:
     merged.merge(fitted(activations[1000:]))
     first, second = once.correlations(), merged.correlations()
     assert torch.equal(first.means, second.means)
-    assert all(map(torch.equal, first.products, second.products))
+    assert all(map(torch.equal, first.between, second.between))
 
 
 @pytest.mark.parametrize(("n", "groups"), [(2048, 16), (20, 5), (2, 1)])
 def test_few_sequences_tell_fewer_groups_apart(n: int, groups: int) -> None:
     """Ten times as many numbers at a position as the 24 positions; (20 - 1) * 64 are five times
     240."""
-    assert len(fitted(planted(n, seed=0)).correlations().products) == groups
+    assert len(fitted(planted(n, seed=0)).correlations().between) == groups
+
+
+@pytest.mark.parametrize("loud", [0, 8])
+def test_what_correlates_by_chance_alone_is_not_mixed(loud: int) -> None:
+    """Content as of `compare --quick`: few sequences, many positions, components of any size."""
+    n, pos = 128, 63
+    generator = torch.Generator().manual_seed(0)
+    content = torch.randn(2 * n, pos, D, generator=generator)
+    content[..., :loud] *= 300**0.5
+    fit = SimilarityFit()
+    fit.update(content[:n], torch.arange(1, pos + 1))
+    moved = moved_similarity(fit.correlations(), torch.arange(pos).flip(0))
+    x = content[n:]
+    # Unshrunk, a quarter of the length and more would be mixed, of the last ones two fifths.
+    assert (moved(x) - x).norm() < 0.05 * x.norm()
+    assert (moved(x) - x)[:, -10:].norm() < 0.05 * x[:, -10:].norm()
 
 
 def test_a_position_where_all_sequences_are_alike_stays() -> None:
-    x = planted(512, seed=0)
+    x = planted(512, seed=0) + 100
     x[:, 2] = x[0, 2]
+    # A rounding apart, as activations of one token can be.
+    x[::2, 2] = x[::2, 2].nextafter(torch.tensor(torch.inf))
     moved = moved_similarity(fitted(x).correlations(), SOURCES)(x[:20, :N])
-    torch.testing.assert_close(moved[:, 2], x[:20, 2], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(moved[:, 2], x[:20, 2], rtol=1e-6, atol=0)
     assert moved.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_activations_of_any_float_type_are_given_back_as_they_came(dtype: torch.dtype) -> None:
+    x = planted(64, seed=0)
+    fit = fitted(x.to(dtype))
+    moved = moved_similarity(fit.correlations(), SOURCES)(x[:20, :N].to(dtype))
+    assert moved.dtype == dtype
+    assert (moved.float() - x[:20, :N]).norm() > 0.1 * x[:20, :N].norm()
 
 
 @pytest.mark.parametrize(
@@ -158,6 +191,14 @@ def test_sources_that_are_none_are_refused(
 
 
 def test_too_few_sequences_are_refused() -> None:
-    for fit in (SimilarityFit(), fitted(planted(1, seed=0))):
-        with pytest.raises(ProbeError, match="do not determine the correlation between"):
+    for n, fit in enumerate((SimilarityFit(), fitted(planted(1, seed=0)))):
+        with pytest.raises(ProbeError, match=f"fitted on {n} sequences: give at least 2"):
             fit.correlations()
+    with pytest.raises(ProbeError, match="do not determine the correlation between 24 positions"):
+        fitted(planted(2, seed=0)[..., :20]).correlations()
+
+
+def test_activations_that_do_not_vary_stay() -> None:
+    x = planted(1, seed=0).repeat(4, 1, 1)
+    moved = moved_similarity(fitted(x).correlations(), SOURCES)
+    torch.testing.assert_close(moved(x[:, :N]), x[:, :N])
