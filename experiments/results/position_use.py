@@ -158,7 +158,8 @@ class Effect:
         if self.says is not None:
             return ""
         if any(low < WORTH_NAMING for _, low, _ in self._nets):
-            return _WIDE
+            # What is shown may be what it does beyond an unrelated order, which clears no code.
+            return _WIDE if self.least[2] >= WORTH_NAMING else _WIDE_ALONE
         wide = any(low < WORTH_NAMING for _, low, _ in self._asked)
         return _ANOTHER if wide else _RANKED
 
@@ -274,6 +275,7 @@ _WORDS: dict[tuple[bool | None, bool | None], Word] = {
     (False, False): Word.NOT_USED,
 }
 _WIDE = "its interval contains 10%"
+_WIDE_ALONE = "beyond a random move alone its interval contains 10%"
 _RANKED = "too many controls do as much"
 _ANOTHER = "an unrelated order may do as much"
 _NO_ANSWER = (Word.CONTRIBUTES, Word.NOT_USED, Word.UNDECIDED)

@@ -59,6 +59,12 @@ def test_both_directions_have_to_agree(
         (YES, WIDE, ""),
         (WIDE, YES, "moved: its interval contains 10%"),
         (
+            replace(WIDE, this_order=(0.0, -0.04, 0.03)),
+            YES,
+            "moved: beyond a random move alone its interval contains 10%",
+        ),
+        (replace(WIDE, this_order=(0.2, 0.0, 0.4)), YES, "moved: its interval contains 10%"),
+        (
             NO_RANK,
             WIDE,
             "moved: too many controls do as much; put back: its interval contains 10%",
