@@ -275,7 +275,7 @@ _WORDS: dict[tuple[bool | None, bool | None], Word] = {
     (False, False): Word.NOT_USED,
 }
 _WIDE = "its interval contains 10%"
-_WIDE_ALONE = "beyond a random move alone its interval contains 10%"
+_WIDE_ALONE = "beyond a random move 10% is possible"
 _RANKED = "too many controls do as much"
 _ANOTHER = "an unrelated order may do as much"
 _NO_ANSWER = (Word.CONTRIBUTES, Word.NOT_USED, Word.UNDECIDED)
