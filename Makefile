@@ -9,12 +9,10 @@ SPREAD := --numprocesses auto --dist loadfile --no-loadscope-reorder
 # Of 25,000 files a run imports some thousands: to compile them all took a third of an installation.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: setup setup-dev chromium report docs test suite test-fast lint style types bench clean
+.PHONY: setup setup-dev report docs test suite test-fast lint style types bench clean
 
 setup: $(VENV)/.product
-# Two package managers, beside each other.
-setup-dev:
-	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.dev chromium
+setup-dev: $(VENV)/.dev
 
 $(VENV)/.product: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -24,11 +22,8 @@ $(VENV)/.product: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.product
-	$(PIP) --editable '.[dev]'
+	sh tests/install_chromium.sh & browser=$$!; $(PIP) --editable '.[dev]' && wait $$browser
 	@touch $@
-
-chromium:
-	@sh tests/install_chromium.sh
 
 report: setup
 	$(BIN)/nope-interp compare

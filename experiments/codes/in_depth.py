@@ -224,30 +224,6 @@ def reading_last(
         yield
 
 
-def read_at_once(task: InterventionTask, read: Mapping[Site, Callable[[Tensor], None]]) -> None:
-    """Activations of all fit sequences at some sites, of one site after the other.
-
-    One forward pass over all of them at once: memory grows with these, but holds one layer at a
-    time.
-
-    Args:
-        task: the model, and the sequences to fit on.
-        read: what takes the activations of a site, `[sequence pos d_model]`, at the task's
-            positions.
-    """
-    model = task.model
-    tokens = task.split.fit.to(next(model.parameters()).device)
-    hooks = [
-        (site.name, lambda x, hook, of=of: of(x[:, task.positions])) for site, of in read.items()
-    ]
-    with (
-        torch.no_grad(),
-        model.hooks(fwd_hooks=hooks),
-        queries_in_blocks(model, block_size(model, *tokens.shape)),
-    ):
-        run_until(model, tokens, max(read, key=lambda site: site.layer).name)
-
-
 def statistics_at(task: InterventionTask, sites: Sequence[Site]) -> dict[Site, CodeStatistics]:
     """What interventions at single sites are made from, in one stream of the intact model.
 

@@ -75,6 +75,11 @@ class PositionCode:
             if self.name == SIMILARITY:
                 if dose != 1:
                     raise UserError("similarity moves all of the way: leave dose out.")
+                if len(at) < 2:
+                    raise UserError(
+                        f"position {int(self.positions[0])} is the first that was fitted at, and "
+                        "has no earlier one to resemble: move a later one."
+                    )
                 told = moved_similarity(self.similarity.correlations(), sources[at])
                 return told, self.positions[at]
             move = self._move(sources)

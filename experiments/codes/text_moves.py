@@ -7,7 +7,7 @@ from functools import cached_property, partial
 import torch
 from torch import Generator
 
-from experiments.codes.in_depth import Place, moves_in_depth, read_at_once
+from experiments.codes.in_depth import Place, moves_in_depth
 from experiments.codes.interchange import DOSES
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_runs import (
@@ -28,6 +28,7 @@ from nope_interp.interventions.reading import SCORES, read_changed
 from nope_interp.models.composition import adds_up
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import ATTENTION_INPUT
+from nope_interp.streams import stream
 from probes.code_names import MEAN_RESIDUAL, SIMILARITY
 from probes.codes.controls import OtherContent, sizes_of
 from probes.codes.interchange import (
@@ -89,15 +90,21 @@ class TextMoves:
     @cached_property
     def _alike(self) -> dict[Site, Correlations]:
         """How alike positions are in what attention reads, from one pass over all fit sequences."""
-        found: dict[Site, Correlations] = {}
+        task, found = self._task, dict[Site, Correlations]()
 
         def read(activations: torch.Tensor, site: Site) -> None:
             fit = SimilarityFit()
-            fit.update(activations, self._task.numbers())
+            fit.update(activations[:, task.positions], task.numbers())
             found[site] = fit.correlations()
 
-        reads = [site for site in self._codes if site.hook == ATTENTION_INPUT]
-        read_at_once(self._task, {site: partial(read, site=site) for site in reads})
+        reads = {site.layer: site for site in self._codes if site.hook == ATTENTION_INPUT}
+        stream(
+            task.model,
+            task.split.fit,
+            {site.name: partial(read, site=site) for site in reads.values()},
+            batch_size=len(task.split.fit),
+            until=reads[max(reads)].name,
+        )
         return found
 
     def trials(self, place: Place, code: str) -> dict[tuple[str, ...], Callable[[], TextTrial]]:

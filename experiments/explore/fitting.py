@@ -29,7 +29,9 @@ def fit(playground: Playground, state: State, turn: Taking) -> Iterator[Progress
     steps = probes_in_steps(playground, n)
     if state.move is not None:
         site = site_of(playground, state.move)
-        steps = chain(steps, code_in_steps(playground, site, n_coded(n, state.move)))
+        steps = chain(
+            steps, code_in_steps(playground, state.move.code, site, n_coded(n, state.move))
+        )
     while True:
         with turn():
             step = next(steps, None)

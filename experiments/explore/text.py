@@ -6,6 +6,7 @@ Sequences are as long as a prompt, rounded up, so that every position of it has 
 import math
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.codes.position_code import (
-    NAMES,
     PositionCode,
     check_code,
     feed_code,
@@ -22,10 +22,9 @@ from experiments.codes.position_code import (
 from experiments.explore.playground import Playground
 from experiments.probing.measure import Site, feed
 from nope_interp.errors import UserError
-from nope_interp.sites import ATTENTION_INPUT
 from nope_interp.tasks.sources import Split, TextSource
 from probes.code_names import SIMILARITY
-from probes.errors import ProbeWarning
+from probes.errors import ProbeError, ProbeWarning
 from probes.regression import LinearProbe
 
 # Activations for each component of the stream, and sequences at least; a quarter are held out.
@@ -87,16 +86,22 @@ def code_at(playground: Playground, name: str, site: Site, n_tokens: int) -> Pos
         UserError: as `fit_code`, and for too short a text.
     """
     check_code(name, site)
-    for _ in code_in_steps(playground, site, n_tokens):
+    for _ in code_in_steps(playground, name, site, n_tokens):
         pass
-    return replace(playground.made["code"][length_for(playground, n_tokens), site], name=name)
+    return replace(playground.made["code"][_key(playground, name, site, n_tokens)], name=name)
 
 
-def code_in_steps(playground: Playground, site: Site, n_tokens: int) -> Iterator[Step]:
-    """Fit what the codes at a site are made of, where it is not kept.
+def _key(playground: Playground, name: str, site: Site, n_tokens: int) -> tuple[int, Site, bool]:
+    """What tells apart what is kept: all codes but similarity are made of the same."""
+    return length_for(playground, n_tokens), site, name == SIMILARITY
+
+
+def code_in_steps(playground: Playground, name: str, site: Site, n_tokens: int) -> Iterator[Step]:
+    """Fit what a code at a site is made of, where it is not kept.
 
     Args:
         playground: whose model and text.
+        name: of the code.
         site: where.
         n_tokens: of the prompt.
 
@@ -106,17 +111,17 @@ def code_in_steps(playground: Playground, site: Site, n_tokens: int) -> Iterator
     Raises:
         UserError: as `code_at`.
     """
-    key = (length_for(playground, n_tokens), site)
+    key = _key(playground, name, site, n_tokens)
     if key in playground.made.get("code", {}):
         return
     of_text = _tokens(playground, n_tokens, "fit")
-    # Whichever code is asked for of this site later is told from the same statistics.
-    code = unfitted_code(of_text, SIMILARITY if site.hook == ATTENTION_INPUT else NAMES[0], site)
+    code = unfitted_code(of_text, name, site)
     for done, some in _batches(of_text):
         yield done, len(of_text)
         feed_code(playground.model, some, code, batch_size=_BATCH)
-    if code.name == SIMILARITY:
-        code.similarity.correlations()
+    if name == SIMILARITY:
+        with suppress(ProbeError):  # a move says it in its own words
+            code.similarity.correlations()
     # One only: its statistics hold the examples that it was fitted on.
     playground.made["code"] = {key: code}
 

@@ -158,8 +158,8 @@ class Effect:
         if self.says is not None:
             return ""
         if any(low < WORTH_NAMING for _, low, _ in self._nets):
-            # What is shown may be what it does beyond an unrelated order, which clears no code.
-            return _WIDE if self.least[2] >= WORTH_NAMING else _WIDE_ALONE
+            # What is shown may be another comparison, which alone does not make it unsure.
+            return _WIDE if self.least[1] < WORTH_NAMING <= self.least[2] else _WIDE_ELSEWHERE
         wide = any(low < WORTH_NAMING for _, low, _ in self._asked)
         return _ANOTHER if wide else _RANKED
 
@@ -275,7 +275,7 @@ _WORDS: dict[tuple[bool | None, bool | None], Word] = {
     (False, False): Word.NOT_USED,
 }
 _WIDE = "its interval contains 10%"
-_WIDE_ALONE = "beyond a random move 10% is possible"
+_WIDE_ELSEWHERE = "another comparison's interval contains 10%"
 _RANKED = "too many controls do as much"
 _ANOTHER = "an unrelated order may do as much"
 _NO_ANSWER = (Word.CONTRIBUTES, Word.NOT_USED, Word.UNDECIDED)

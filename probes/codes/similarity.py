@@ -181,7 +181,7 @@ def moved_similarity(correlations: Correlations, sources: Int[Tensor, " own"]) -
 def _told(
     between: Float[Tensor, "pos pos"], lengths: PerPosition, sources: Int[Tensor, " own"]
 ) -> Float[Tensor, "own own"]:
-    """What gives the first positions the correlations of their sources, and leaves mean squares."""
+    """What gives the first positions the correlations of their sources, each at its own size."""
     n = len(sources)
     change = turning(between[:n, :n], between[sources][:, sources])
     own = lengths[:n]
@@ -203,7 +203,8 @@ def _between(
     for some in few_at_a_time(deviations):
         along = some @ alike
         products += (along @ along.mT).sum(dim=0, dtype=torch.float64)
-    rounding = _ROUNDING * n**0.5 * torch.linalg.vector_norm(means @ alike.double(), dim=-1)
+    # Each component of an activation rounds by itself.
+    rounding = _ROUNDING * (n * means.square() @ alike.double().square().sum(dim=1)).sqrt()
     return correlation(products, rounding, chance=1 / ((n - 1) * len(sizes)))
 
 

@@ -193,6 +193,9 @@ def test_what_cannot_be_moved_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     similarity = partial(refused, "similarity", "attn_in")
     assert "give each position a source of its own" in similarity(moves={9: 5})
     assert "leave dose out" in similarity(dose=0.5)
+    for control in (None, 0):
+        said = similarity(moves={1: 5}, control=control)
+        assert "has no earlier one to resemble: move a later one" in said
     said = "not by routes ['keys', 'values']: choose among queries, keys."
     assert said in similarity(routes=["keys", "values"])
 

@@ -1,6 +1,6 @@
 """Positions moved in text: in models whose answer elsewhere is known from their weights."""
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.codes.in_depth import Place, made_in_depth, read_at_once, statistics_at
+from experiments.codes.in_depth import Place, made_in_depth, statistics_at
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_interchange import text_interchange_rows
 from experiments.codes.text_moves import TextMoves
@@ -148,15 +148,15 @@ def test_what_the_last_attention_reads_is_moved_at_all_positions() -> None:
     assert found.loc[(names.TOWARDS, ""), "value"] > 0.8
 
 
-def test_layers_are_read_at_once_in_whichever_order_they_are_named() -> None:
+def test_similarity_is_fitted_in_all_layers_in_whichever_order_they_are_named() -> None:
     task = task_of(own_model(n_ctx=LENGTH))
     sites = [Site(layer, "attn_in") for layer in reversed(range(task.model.cfg.n_layers))]
-    found: dict[Site, torch.Tensor] = {}
-    read_at_once(task, {site: partial(found.__setitem__, site) for site in sites})
-    for site, statistics in statistics_at(task, sites).items():
-        assert len(found[site]) == len(task.split.fit)
-        means = found[site].double().mean(dim=0)
-        torch.testing.assert_close(means, statistics.positional_vectors(), rtol=1e-4, atol=1e-5)
+    statistics = statistics_at(task, sites)
+    found = TextMoves(task, statistics, ())._alike
+    assert set(found) == set(sites)
+    for site, of in found.items():
+        means = statistics[site].positional_vectors()
+        torch.testing.assert_close(of.means, means, rtol=1e-4, atol=1e-5)
 
 
 def test_behind_all_attention_what_is_asked_is_moved_alone_as_if_all_were() -> None:
