@@ -9,8 +9,8 @@ from probes.shapes import PerPosition
 
 # Weight of the identity in the correlation between positions before it is inverted. Running means
 # over m tokens, the most correlated activations that theory gives, have eigenvalues down to 1/(4m):
-# a hundredth of that at m = 2048. It amplifies no direction more than 300-fold, which float32
-# bears.
+# this is a twelfth of that at m = 2048. To invert it amplifies no direction more than 320-fold,
+# which float32 bears.
 _RIDGE = 1e-5
 
 
@@ -42,8 +42,9 @@ def correlation(
         products: of deviations, over sequences and components.
         rounding: the root of a sum of squares up to which deviations at a position are rounding
             alone. Such a position correlates with no other.
-        chance: the mean square of correlations that deviations would have by chance. The identity
-            has its share of the mean square that they have: all, where nothing correlates.
+        chance: the mean square of correlations that deviations would have by chance. The
+            identity's weight is its share of the mean square that they have: 1 where nothing
+            really correlates.
 
     Returns:
         The correlations, `[pos pos]`, whose eigenvalues are at least the identity's weight, and the
@@ -63,7 +64,7 @@ def correlation(
 def turning(
     own: Float[Tensor, "pos pos"], wanted: Float[Tensor, "pos pos"]
 ) -> Float[Tensor, "pos pos"]:
-    """The lower-triangular map from variables of unit variance and one correlation to another.
+    """The lower-triangular map that gives variables of unit variance another correlation.
 
     With Cholesky factors L of their own and L' of the wanted correlation it is L' L^-1.
 

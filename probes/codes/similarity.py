@@ -3,14 +3,14 @@
 Similarity has no value at a position: it is the correlation between positions. Told that they stand
 elsewhere, positions resemble one another as those there do.
 
-To give an activation another correlation with the earlier ones is to mix these into it. What the
-activation is about would be mixed, too, were all its components to get the same correlations. But
-components differ: a token's own are hardly alike between positions, those of a running mean are.
-So principal components are sorted by how alike positions are along them, and cut into groups. Each
-group gets the correlations that it has elsewhere, less what chance makes of so few sequences: where
-it has none, nothing is mixed.
+To give an activation another correlation with the earlier ones is to mix these into it. If all
+components got the same correlations, content that belongs to one position would be mixed into
+others. But components differ: a token's own are hardly alike between positions, those of a running
+mean are. So principal components are ordered by how alike positions are along them, and cut into
+groups. Each group gets the correlations that it has elsewhere, shrunk by the share that chance
+explains: where it has none, hardly anything is mixed.
 
-The groups are our own.
+To move by groups is our own method, from no paper.
 """
 
 from collections.abc import Sequence
@@ -80,9 +80,9 @@ class SimilarityFit(StreamingFit):
 
         Components are those of deviations at all positions. Along each, likeness is the mean
         product of deviations at different positions over the mean square. Sorted by it, components
-        are cut into sixteen groups of as many components, or into fewer: each group must have ten
-        times as many numbers at a position as there are positions. In a group all components count
-        alike, however large they are.
+        are cut into up to sixteen groups of equally many. Each has ten times as many numbers at a
+        position as there are positions; with fewer numbers one group holds all. In a group all
+        components count alike, however large they are.
 
         Returns:
             The groups, the least alike first.
