@@ -27,6 +27,7 @@ from experiments.codes.text_moves import TextMoves
 from experiments.probing.measure import Site
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.interchange import NET, THIS_ORDER, followed
+from experiments.results.measurements import table
 from experiments.runs.workers import HERE
 from experiments.sweeps.runs import load_run
 from nope_interp.constructions.planted import (
