@@ -168,7 +168,8 @@ def fit_code(
         model: a HookedTransformer or a TransformerBridge, in evaluation mode.
         tokens: sequences of equal length, better some hundreds.
         name: "mean residual", "smooth trend", "irregular part", "variance", "1/m", "t",
-            "log m", "slow cosine" or "similarity".
+            "log m", "slow cosine" or "similarity". Of similarity all activations of the site are
+            kept in memory, of the others only sums.
         layer: which block, from 0.
         site: where in it: "resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", or
             "attn_in", what its attention reads.
