@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE =
 PYTEST := $(BIN)/pytest
 SPREAD := --numprocesses auto --dist loadfile --no-loadscope-reorder
-# Of 25,000 files a run imports some thousands: to compile them all took a third of an installation.
+# Of 25,000 files a run imports some thousands: to compile all is a third of the processor's time.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 .PHONY: setup setup-dev report docs test suite test-fast lint style types bench clean
