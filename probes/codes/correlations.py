@@ -34,7 +34,9 @@ def require_determined(n_sequences: int, width: int, n_positions: int) -> None:
 
 
 def correlation(
-    products: Float[Tensor, "pos pos"], rounding: PerPosition, chance: float = 0.0
+    products: Float[Tensor, "pos pos"],
+    rounding: PerPosition,
+    by_chance: Float[Tensor, "pos pos"] | None = None,
 ) -> tuple[Float[Tensor, "pos pos"], PerPosition]:
     """Sums of products between positions as correlations, with the identity mixed in.
 
@@ -42,9 +44,10 @@ def correlation(
         products: of deviations, over sequences and components.
         rounding: the root of a sum of squares up to which deviations at a position are rounding
             alone. Such a position correlates with no other.
-        chance: the mean square of correlations that deviations would have by chance. The
-            identity's weight is its share of the mean square that they have: 1 where nothing
-            really correlates.
+        by_chance: the variances of these sums, from sequence to sequence. The identity's weight is
+            the share of the mean square of correlations that they explain: 1 where nothing really
+            correlates. This is the shrinkage of Schäfer and Strimmer (2005) towards the identity.
+            None shrinks nothing.
 
     Returns:
         The correlations, `[pos pos]`, whose eigenvalues are at least the identity's weight, and the
@@ -54,11 +57,18 @@ def correlation(
     bare = scale <= rounding
     scale = scale.masked_fill(bare, torch.inf)
     between = products / scale / scale[:, None] + bare.to(scale).diag()
-    pairs = len(scale) * (len(scale) - 1)
-    found = float(between.square().sum() - between.diagonal().square().sum()) / pairs
-    weight = min(max(_RIDGE, chance / found), 1.0) if found > 0 else 1.0
+    weight = _RIDGE
+    if by_chance is not None:
+        chance = _between_pairs(by_chance / scale.square() / scale.square()[:, None])
+        found = _between_pairs(between.square())
+        weight = min(max(_RIDGE, chance / found), 1.0) if found > 0 else 1.0
     mixed: Tensor = (1 - weight) * between + weight * torch.eye(len(scale)).to(scale)
     return mixed, scale
+
+
+def _between_pairs(of: Float[Tensor, "pos pos"]) -> float:
+    """The sum over pairs of different positions."""
+    return float(of.sum() - of.diagonal().sum())
 
 
 def turning(

@@ -95,9 +95,9 @@ class SimilarityFit(StreamingFit):
         return self._found
 
     def _correlations(self) -> Correlations:
-        if self.n_fitted < 2:
+        if self.n_fitted < 3:
             raise ProbeError(
-                f"similarity was fitted on {self.n_fitted} sequences: give at least 2 to update(), "
+                f"similarity was fitted on {self.n_fitted} sequences: give at least 3 to update(), "
                 "better some hundreds"
             )
         pos = len(self.positions)
@@ -199,13 +199,17 @@ def _between(
     the sum of squares at each position, as `correlation` gives them."""
     n, pos, _ = deviations.shape
     alike = group / sizes.float()
-    products = torch.zeros(pos, pos, dtype=torch.float64)
+    products, squares = torch.zeros(2, pos, pos, dtype=torch.float64)
     for some in few_at_a_time(deviations):
         along = some @ alike
-        products += (along @ along.mT).sum(dim=0, dtype=torch.float64)
+        of_each = along @ along.mT
+        products += of_each.sum(dim=0, dtype=torch.float64)
+        squares += of_each.square().sum(dim=0, dtype=torch.float64)
     # Each component of an activation rounds by itself.
     rounding = _ROUNDING * (n * means.square() @ alike.double().square().sum(dim=1)).sqrt()
-    return correlation(products, rounding, chance=1 / ((n - 1) * len(sizes)))
+    # Deviations are from the mean of the same sequences, which takes a second degree of freedom.
+    by_chance = n / (n - 2) * (squares - products.square() / n)
+    return correlation(products, rounding, by_chance)
 
 
 def _principal(

@@ -106,9 +106,11 @@ def test_groups_of_components_are_turned_from_one_cholesky_factor_to_the_other_a
         products = np.einsum("bik,bjk->ij", alike, alike)
         scale = np.sqrt(products.diagonal())
         correlation = products / scale / scale[:, None]
-        # Of the mean square of correlations, the share that 2047 draws of 4 components would have.
-        found = (correlation**2 - np.eye(len(scale))).sum() / n_pairs
-        by_chance = min(1, 1 / (2047 * 4) / found)
+        # Of the squares of correlations, the share that their variances from text to text explain.
+        of_each = np.einsum("bik,bjk->bij", alike, alike) / scale / scale[:, None]
+        variances = of_each.var(axis=0, ddof=1) * len(rows) * (len(rows) - 1) / (len(rows) - 2)
+        apart = ~np.eye(len(scale), dtype=bool)
+        by_chance = min(1, variances[apart].sum() / (correlation[apart] ** 2).sum())
         correlation += by_chance * (np.eye(len(scale)) - correlation)
         there = correlation[np.ix_(SOURCES, SOURCES)]
         factor, wanted = (np.linalg.cholesky(of) for of in (correlation[:N, :N], there))
@@ -129,20 +131,22 @@ def test_batches_and_shards_change_nothing(activations: torch.Tensor) -> None:
     assert all(map(torch.equal, first.between, second.between))
 
 
-@pytest.mark.parametrize(("n", "groups"), [(2048, 16), (20, 5), (2, 1)])
+@pytest.mark.parametrize(("n", "groups"), [(2048, 16), (20, 5), (3, 1)])
 def test_few_sequences_tell_fewer_groups_apart(n: int, groups: int) -> None:
     """Ten times as many numbers at a position as the 24 positions; (20 - 1) * 64 are five times
     240."""
     assert len(fitted(planted(n, seed=0)).correlations().between) == groups
 
 
-@pytest.mark.parametrize("loud", [0, 8])
-def test_what_correlates_by_chance_alone_is_not_mixed(loud: int) -> None:
-    """Content as of `compare --quick`: few sequences, many positions, components of any size."""
+@pytest.mark.parametrize(("loud", "of_sequence"), [(0, 0.0), (8, 0.0), (0, 0.7)])
+def test_what_correlates_by_chance_alone_is_not_mixed(loud: int, of_sequence: float) -> None:
+    """Content as of `compare --quick`: few sequences, many positions, components of any size, and
+    sequences of sizes whose logarithms vary so much."""
     n, pos = 128, 63
     generator = torch.Generator().manual_seed(0)
     content = torch.randn(2 * n, pos, D, generator=generator)
     content[..., :loud] *= 300**0.5
+    content *= (of_sequence * torch.randn(2 * n, 1, 1, generator=generator)).exp()
     fit = SimilarityFit()
     fit.update(content[:n], torch.arange(1, pos + 1))
     moved = moved_similarity(fit.correlations(), torch.arange(pos).flip(0))
@@ -189,11 +193,11 @@ def test_sources_that_are_none_are_refused(
 
 
 def test_too_few_sequences_are_refused() -> None:
-    for n, fit in enumerate((SimilarityFit(), fitted(planted(1, seed=0)))):
-        with pytest.raises(ProbeError, match=f"fitted on {n} sequences: give at least 2"):
+    for n, fit in enumerate((SimilarityFit(), *(fitted(planted(n, seed=0)) for n in (1, 2)))):
+        with pytest.raises(ProbeError, match=f"fitted on {n} sequences: give at least 3"):
             fit.correlations()
     with pytest.raises(ProbeError, match="do not determine the correlation between 24 positions"):
-        fitted(planted(2, seed=0)[..., :20]).correlations()
+        fitted(planted(3, seed=0)[..., :10]).correlations()
 
 
 def test_activations_that_do_not_vary_stay() -> None:
