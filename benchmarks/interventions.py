@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.contest import Claim, paired_ratio
-from experiments.probing.measure import ALL_BUT_FIRST, code_probes
+from experiments.probing.measure import ALL_BUT_FIRST, Site, code_probes
 from experiments.results.measurements import FIRST_POSITION
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.config import TransformerConfig
@@ -51,7 +51,7 @@ def claims() -> list[Claim]:
     model = HookedTransformer(config).eval()
     tokens = torch.randint(1000, (32, LENGTH), generator=torch.Generator().manual_seed(0))
     statistics = CodeStatistics()
-    places = [f"blocks.{layer}.hook_resid_post" for layer in range(config.n_layers)]
+    sites = [Site(layer, "resid_post") for layer in range(config.n_layers)]
     stream(model, tokens, {PLACE: partial(_feed, [statistics])})
 
     def trunk() -> None:
@@ -67,10 +67,9 @@ def claims() -> list[Claim]:
 
     def probed(also: bool) -> None:
         listeners = {}
-        for place in places:
-            every = [*code_probes(0), *([CodeStatistics()] if also else [])]
-
-            listeners[place] = partial(_feed, every)
+        for site in sites:
+            every = [*code_probes(site, 0), *([CodeStatistics()] if also else [])]
+            listeners[site.name] = partial(_feed, every)
         stream(model, tokens, listeners)
 
     removals = [statistics.kept([kept for kept in CODES if kept != code]) for code in CODES]

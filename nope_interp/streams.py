@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel, check_hooked
 from nope_interp.progress import progress
 from nope_interp.query_blocks import block_size, queries_in_blocks
@@ -122,14 +122,17 @@ def stream(
 
     Raises:
         UserError: for a hook that the model lacks (with the layers that have it, or the nearest
-            name), a hook that never fired, activations that are not finite (with the hook and the
-            batch), and, with the same context, for any ValueError of a listener.
+            name), an end that is no listener's, a hook that never fired, activations that are not
+            finite (with the hook and the batch), and, with the same context, for any ValueError of
+            a listener.
     """
     check_hooked(model)
     known = model.hook_dict
     for name in listeners:
         if name not in known:
             raise missing_hook(name, known)
+    if until is not None and until not in listeners:
+        raise unknown_name("listener to end after", until, listeners)
     check_tokens(model, tokens, batch_size)
     device = next(model.parameters()).device
     starts: Iterable[int] = range(0, len(tokens), batch_size)

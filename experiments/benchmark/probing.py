@@ -1,7 +1,7 @@
 """Probing alone: a code that can be read is called used, one that cannot is called not used."""
 
 from experiments.benchmark.task import context, sites_of, task_of
-from experiments.probing.measure import Site, closed_form_probes, measure
+from experiments.probing.measure import Site, code_probes, measure
 from experiments.results.measurements import INTACT, table
 from experiments.results.position_use import Word
 from experiments.results.readability import READ_AS, verdicts
@@ -30,7 +30,7 @@ def probing(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
         context={**context(planted, seed), "positions": INTACT},
         seed=seed,
         batch_size=task.batch_size,
-        probes=closed_form_probes,
+        probes=code_probes,
     )
     found = {of.hypothesis: of.rows[0]["verdict"] for of in verdicts(table(reading.rows))}
     read = {code: found.get(READ_AS.get(code, code)) for code in planted.truth if code != IRREGULAR}

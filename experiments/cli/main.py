@@ -1,4 +1,4 @@
-"""`nope-interp`: every command is three lines of Python behind a typed door.
+"""`nope-interp`: a typed door to what Python offers, too.
 
 Nothing heavy is imported until a command needs it, so that `--help` answers at once.
 """

@@ -36,7 +36,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.progress import progress
 from probes.bootstrap import ArrayFunction, NamedBootstrap, ratio
 from probes.code_names import CODES
-from probes.codes.controls import SIDE_EFFECTS, side_effects, size_matched, sizes_of
+from probes.codes.controls import SIDE_EFFECTS, side_effects, size_matched_removal, sizes_of
 from probes.codes.filter import CodeFilter
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.scores import SHUFFLED, Score
@@ -103,7 +103,7 @@ def through_the_stream(
     conditions = list((of_codes if codes_only else every_condition)(task.seed))
     for condition in progress(conditions, description, "condition"):
         # What can still be read is read on the way: no pass is run for it alone.
-        probes = [] if condition.control or codes_only else code_probes(task.seed)
+        probes = [] if condition.control or codes_only else code_probes(task.last, task.seed)
         made = fitted_in_depth(task, condition, sites, probes)
         found[condition.name, condition.control] = _scored(task, made, probes)
         if condition.takes_code:
@@ -147,7 +147,9 @@ def site_by_site(
                 found[condition.name, condition.control] = _scored(task, {name: change})
                 if condition.takes_code:
                     assert isinstance(change, CodeFilter)
-                    control = size_matched(change, sizes_of(change, codes), codes, task.seed)
+                    control = size_matched_removal(
+                        change, sizes_of(change, codes), codes, task.seed
+                    )
                     found[condition.name, SIZE_MATCHED] = _scored(task, {name: control})
         rows += _rows(task, found, {**context, "layer": site.layer, "site": site.hook})
     return rows

@@ -6,8 +6,9 @@ The search is that of `experiments.codes.alignment`. A position that is told to 
 for the symbol that is asked for there.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,6 @@ from experiments.probing.measure import Site
 from nope_interp.errors import UserError
 from nope_interp.models.marked import logits_at
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.progress import progress
 from nope_interp.shapes import Tokens
 from probes.bootstrap import NamedBootstrap
 from probes.scores import Score
@@ -79,7 +79,6 @@ def alignment_rows(
     ranks: Sequence[int],
     *,
     shorter: Sequence[InterventionTask] = (),
-    description: str | None = None,
 ) -> list[dict[str, Any]]:
     """How far answers follow where a learned subspace tells another position, by site and rank.
 
@@ -93,7 +92,6 @@ def alignment_rows(
         where: the sites.
         ranks: how many dimensions.
         shorter: shorter examples, to judge on, too.
-        description: label of the progress bar; None draws no bar.
 
     Returns:
         One entry for each site and rank, as `experiments.codes.questions.positions_aligned`
@@ -106,16 +104,14 @@ def alignment_rows(
     model = task.model
     assert isinstance(model, HookedTransformer)
     _check_positions(exam)
-    _check_ranks(exam, ranks)
+    ranks = _whole_ranks(ranks, exam)
     own = Answered.by(model, exam, task.split.held_out)
     if not own.right.any():
         raise UserError("the model answers none of these examples right: train it longer.")
     asked = (Answered.by(model, exam_of(one), one.split.held_out) for one in shorter)
     others = [one for one in asked if one.right.any()]
     models = (model, untrained_twin(model, task.seed))
-    pairs = [(site, rank) for site in where for rank in ranks]
-    bar = progress(pairs, description, "subspace")
-    return [_row(task, own, others, models, site, rank) for site, rank in bar]
+    return [_row(task, own, others, models, site, rank) for site in where for rank in ranks]
 
 
 def _check_positions(exam: Exam) -> None:
@@ -126,16 +122,20 @@ def _check_positions(exam: Exam) -> None:
         )
 
 
-def _check_ranks(exam: Exam, ranks: Sequence[int]) -> None:
+def _whole_ranks(ranks: Sequence[int], exam: Exam) -> list[int]:
     # Centred, so many functions of n positions are independent as are fewer than n.
     fewest = min(int((~exam.kept(fold)).sum()) for fold in range(FOLDS))
     most = min(len(FUNCTIONS), fewest - 1)
-    several = isinstance(ranks, Iterable)
-    if not several or not ranks or not all(rank in range(1, most + 1) for rank in ranks):
+    try:
+        chosen = [index(rank) for rank in ranks]
+    except TypeError:
+        chosen = []
+    if not chosen or not all(1 <= rank <= most for rank in chosen):
         raise UserError(
             f"ranks are {ranks}: give a list of some of 1 to {most}, which is what {fewest} "
             "positions to learn on can tell apart."
         )
+    return chosen
 
 
 def _row(

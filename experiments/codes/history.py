@@ -19,7 +19,7 @@ from experiments.codes.order import order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.text_interchange import text_noising_rows, too_little_to_move
 from experiments.codes.text_order import text_order_rows
-from experiments.probing.measure import closed_form_probes, measure, sites
+from experiments.probing.measure import code_probes, measure, sites
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import LOSS
 from experiments.results.notes import UNMOVED
@@ -100,7 +100,7 @@ def history_rows(
             context=here,
             seed=task.seed,
             batch_size=task.batch_size,
-            probes=closed_form_probes,
+            probes=code_probes,
         ).rows
         yield from rows_of_moves(replace(task, model=model), here)
         yield from rows_of_heads(model, here)

@@ -26,7 +26,7 @@ from nope_interp.interventions.intervene import intervene
 from nope_interp.query_blocks import block_size, queries_in_blocks
 from nope_interp.streams import firing_hooks, run_trunk, run_until
 from nope_interp.threads import one_thread_pool
-from probes.codes.controls import size_matched, sizes_of
+from probes.codes.controls import size_matched_removal, sizes_of
 from probes.codes.filter import CodeFilter
 from probes.codes.interchange import Move, Moved
 from probes.codes.statistics import CodeStatistics, Intervention
@@ -136,7 +136,7 @@ def size_matched_in_depth(
         assert isinstance(made, CodeFilter)
         assert sizes is not None
         seed = task.seed * _SITE_SEEDS + site  # directions of its own at every site
-        return lambda fit: size_matched(made, sizes, fit.codes, seed)
+        return lambda fit: size_matched_removal(made, sizes, fit.codes, seed)
 
     numbers = task.numbers()
     made = {

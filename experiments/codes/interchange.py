@@ -45,7 +45,7 @@ from probes.codes.interchange import (
     interchange,
     levelled,
     put_back,
-    size_matched,
+    size_matched_moves,
     variation_at,
 )
 from probes.codes.statistics import CodeStatistics, Intervention
@@ -206,8 +206,8 @@ class _Run:
             if sites := self._where(code, place.sites):
                 moves, restored = self._moves(code, sites), self._put_back(code, base)
                 there[code] = self._trial(self._noising, intact, moves, DOSES)
-                put_back = self._trial(self._denoising, destroyed, restored, (1.0,))
-                back[code] = replace(put_back, back=True)
+                trial = self._trial(self._denoising, destroyed, restored, (1.0,))
+                back[code] = replace(trial, back=True)
             for told, trials in directions:
                 condition = {**context, "positions": told(code, moved)}
                 yield fact(names.CARRIED, sum(carried) / len(carried), condition)
@@ -336,7 +336,7 @@ def trial_of(
         def generator(number: int) -> Generator:
             return Generator().manual_seed((seed * _TURNS + turn) * len(moves) + number)
 
-        return _named(size_matched(moves, variation, generator, dose, together))
+        return _named(size_matched_moves(moves, variation, generator, dose, together))
 
     return Trial(asking, before, own, drawn, doses, seed)
 

@@ -10,7 +10,7 @@ Position 40 keeps its content and tells, by this code, that it is position 41.
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
 from operator import index
 
 import torch
@@ -292,9 +292,10 @@ def set_position(
         What says, by `verify()`, whether the site was reached.
 
     Raises:
-        UserError: for positions that the code was not fitted at, for a site that carries nothing of
-            it, for routes or heads at another site than "attn_in", for values that are to read
-            similarity, and, when the model runs, for sequences without these positions.
+        UserError: for what is no fitted code, for positions that it was not fitted at, for a site
+            that carries nothing of it, for a dose or a seed that is no such number, for routes or
+            heads at another site than "attn_in", for values that are to read similarity, and, when
+            the model runs, for sequences without these positions.
 
     Example:
         >>> from nope_interp import HookedTransformer, TransformerConfig
@@ -306,6 +307,14 @@ def set_position(
         >>> (moved != model(tokens)).any(dim=(0, 2)).tolist()
         [False, False, False, False, True, True, True, True]
     """
+    if not isinstance(code, PositionCode):
+        raise UserError(f"code is {shown(code)}: give what fit_code made.")
+    if isinstance(routes, str):
+        raise UserError(f"routes are {routes!r}: give a list, such as [{routes!r}].")
+    if not isinstance(dose, Real):
+        raise UserError(f"dose is {shown(dose)}: give the share of the way to move, up to 1.")
+    if not isinstance(control, Integral | None):
+        raise UserError(f"control is {shown(control)}: give a seed, a whole number.")
     if control is None:
         change, positions = code.moved(moves, dose)
     else:

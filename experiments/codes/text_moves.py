@@ -38,7 +38,7 @@ from probes.codes.interchange import (
     interchange,
     levelled,
     put_back,
-    size_matched,
+    size_matched_moves,
     variation_at,
 )
 from probes.codes.similarity import Correlations, SimilarityFit, moved_similarity
@@ -215,7 +215,7 @@ class TextMoves:
 
         def drawn(dose: float, turn: int, together: int) -> Within:
             generator = partial(self._generator, turn)
-            return within(size_matched(there, self._variation, generator, dose, together))
+            return within(size_matched_moves(there, self._variation, generator, dose, together))
 
         behind = {site: of for site, of in written.items() if [site] == list(there)}
         told = ToldAnother(within(another), unrelated)

@@ -23,7 +23,7 @@ from experiments.probing.measure import (
     MakeProbes,
     Site,
     Split,
-    closed_form_probes,
+    code_probes,
     make_probes,
     measure,
     sites,
@@ -39,7 +39,7 @@ from nope_interp.tasks.sources import TextSource, TokenSource
 # Which probes read: all at once, or the costly two-layer ones by themselves.
 PROBES: dict[str, MakeProbes] = {
     "all": make_probes,
-    "closed form": closed_form_probes,
+    "closed form": code_probes,
     "two-layer": two_layer_probes,
 }
 

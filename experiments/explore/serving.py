@@ -10,6 +10,7 @@ import socket
 import threading
 from contextlib import suppress
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +121,24 @@ def explore(
 
     Raises:
         UserError: without FastAPI and uvicorn, for a port that is taken, for a model that cannot be
-            loaded, and for one that is too large for the memory.
+            loaded, for one that is too large for the memory, and for words of how to load one that
+            is loaded.
     """
-    how = {"device": device, "revision": revision, "dtype": dtype, "positions": positions}
-    opened = opened_page(model, port=port, out=given_path(out), framed=True, text=text, **how)
-    return opened.start()
+    how: dict[str, Any] = {"device": device, "revision": revision, "dtype": dtype}
+    how |= {"positions": positions, "text": text}
+    if isinstance(model, LoadedModel):
+        _refuse_given(how)
+    return opened_page(model, port=port, out=given_path(out), framed=True, **how).start()
+
+
+def _refuse_given(how: dict[str, Any]) -> None:
+    usual = signature(explore).parameters
+    for name, value in how.items():
+        if value != usual[name].default:
+            raise UserError(
+                f"{name} is given for a model that is loaded and has its own: leave it out, or "
+                "give the model's name."
+            )
 
 
 def opened_page(

@@ -19,8 +19,9 @@ from experiments.runs.of_figures import RunOfFigures
 from experiments.variants.checks import check_files
 from experiments.variants.config import resolved
 from experiments.variants.words import asked
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 from nope_interp.files import given_path
+from nope_interp.pretrained.source import name_of
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class HeadAtlas(RunOfFigures):
 
 
 def heads_atlas(
-    models: Sequence[str],
+    models: Sequence[str | Path],
     config: HeadsConfig | None = None,
     *,
     out: Path | str = "runs",
@@ -148,11 +149,14 @@ def heads_atlas(
     """
     from experiments.heads.classify import classify_heads, without_what_is_not_there
 
-    if len(models) < 2 or len(set(models)) < len(models):
-        raise UserError(f"the models are {list(models)}: give two or more, each once.")
+    if isinstance(models, str | Path):
+        raise UserError(f"the models are {shown(models)}: give a list of two or more.")
+    called = [name_of(model) for model in models]
+    if len(called) < 2 or len(set(called)) < len(called):
+        raise UserError(f"the models are {called}: give two or more, each once.")
     like = asked(HeadsConfig, config, words)
     # "none" is the model that ships with the package, as it is where it stands alone.
-    given = [None if model == "none" else model for model in models]
+    given = [None if model == "none" else model for model in called]
     configs = [asked(HeadsConfig, like, {"model": model}) for model in given]
     for one in configs:
         check_files(one)
@@ -164,8 +168,8 @@ def heads_atlas(
     runs = [classify_heads(one, out=out, show_progress=show_progress, **how) for one in configs]
     names = tuple(RunFolder.of(given_path(out), one).path.name for one in configs)
     ablated = next((i for i, one in enumerate(configs) if one.ablate is not None), 0)
-    asks = AtlasConfig(tuple(models), names, like.text, ablated)
-    return HeadAtlas.once(asks, out, lambda folder: _side_by_side(models, runs))
+    asks = AtlasConfig(tuple(called), names, like.text, ablated)
+    return HeadAtlas.once(asks, out, lambda folder: _side_by_side(called, runs))
 
 
 def _side_by_side(models: Sequence[str], runs: Sequence[HeadClassification]) -> Made:

@@ -10,6 +10,7 @@ from experiments.papers.registry import PAPERS
 from experiments.papers.result import Reproduction, row_of
 from experiments.results.claims import NOT_MEASURED, Claim, Outcome
 from experiments.runs.folder import RunFolder
+from experiments.runs.steps import duration
 from nope_interp.errors import UserError
 from nope_interp.files import given_path
 
@@ -44,7 +45,9 @@ def listing(out: Path | str = "runs") -> pd.DataFrame:
                     **row_of(outcome, run=run is not None),
                     "size": "" if run is None else _size(run),
                     "run": "" if run is None else _where(run),
-                    "cost": f"{found.n_seeds} seeds, not timed" if run is None else _cost(run),
+                    "cost": f"{found.n_seeds} seeds, not timed"
+                    if run is None
+                    else duration(run.seconds),
                 }
             )
     return pd.DataFrame(rows)
@@ -58,12 +61,6 @@ def _size(run: AnyRun) -> str:
     """How much was run, and of which model, as options of the command line."""
     model = run.config.model
     return " ".join([*run.config.size_options, *([] if model is None else ["--model", model])])
-
-
-def _cost(run: AnyRun) -> str:
-    """How long a run took, wherever it was made."""
-    minutes = run.seconds / 60
-    return "<1 min" if minutes < 1 else f"{minutes:.0f} min"
 
 
 def _outcome_in(runs: Sequence[AnyRun], claim: Claim) -> tuple[AnyRun, Outcome] | None:

@@ -163,27 +163,22 @@ def chosen_layers(n_layers: int, layers: Iterable[int]) -> list[int]:
     return chosen
 
 
-def code_probes(seed: int) -> list[StreamingProbe]:
-    """A probe for each of the position codes that can be taken away."""
+def code_probes(site: Site, seed: int) -> list[StreamingProbe]:
+    """A probe for each of the position codes that can be taken away; no gradient descent fits them.
+
+    Args:
+        site: where they read; they are the same at any.
+        seed: of controls and resamples.
+
+    Returns:
+        The probes.
+    """
     return [
         LinearProbe(seed=seed),
         VarianceProbe(seed=seed),
         SimilarityProbe(seed=seed),
         PositionalVectorProbe(seed=seed),
     ]
-
-
-def closed_form_probes(site: Site, seed: int) -> list[StreamingProbe]:
-    """The probes that no gradient descent fits: those of the codes, at any site.
-
-    Args:
-        site: where they read.
-        seed: of controls and resamples.
-
-    Returns:
-        The probes.
-    """
-    return code_probes(seed)
 
 
 def two_layer_probes(site: Site, seed: int) -> list[StreamingProbe]:
@@ -209,7 +204,7 @@ def make_probes(site: Site, seed: int) -> list[StreamingProbe]:
     Returns:
         The probes, which have seen nothing yet.
     """
-    return [*code_probes(seed), *two_layer_probes(site, seed)]
+    return [*code_probes(site, seed), *two_layer_probes(site, seed)]
 
 
 def measure(

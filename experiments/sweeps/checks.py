@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from numbers import Integral, Real
 
 from experiments.sweeps.config import SweepConfig
 from experiments.variants.checks import check_files
@@ -24,10 +25,10 @@ def check_pool(jobs: int | None, ray: str | None, gpus_per_cell: float, device: 
     Raises:
         UserError: for less than one job, less than no GPU, and GPUs without Ray or a CUDA device.
     """
-    if jobs is not None and jobs < 1:
-        raise UserError(f"jobs is {shown(jobs)}: give at least 1.")
-    if not gpus_per_cell >= 0:
-        raise UserError(f"GPUs per cell are {gpus_per_cell:g}: give 0 or more.")
+    if jobs is not None and (not isinstance(jobs, Integral) or jobs < 1):
+        raise UserError(f"jobs is {shown(jobs)}: give at least 1, a whole number.")
+    if not isinstance(gpus_per_cell, Real) or not gpus_per_cell >= 0:
+        raise UserError(f"GPUs per cell are {shown(gpus_per_cell)}: give 0 or more, a number.")
     if gpus_per_cell and ray is None:
         raise UserError("GPUs per cell are for Ray: add --ray HOST:PORT, or leave them out.")
     if gpus_per_cell and not device.startswith("cuda"):

@@ -1,6 +1,7 @@
 """Mistakes that can be told before anything heavy is loaded, which takes seconds."""
 
 from collections.abc import Callable
+from numbers import Integral
 from pathlib import Path
 
 from experiments.runs.folder import RunConfig
@@ -62,8 +63,8 @@ def check_shards(n: int, ray: str | None, *, n_sequences: int, device: str) -> N
     Raises:
         UserError: where they cannot.
     """
-    if n < 1:
-        raise FieldError("shards", f"is {shown(n)}: give at least 1.")
+    if not isinstance(n, Integral) or n < 1:
+        raise FieldError("shards", f"is {shown(n)}: give at least 1, a whole number.")
     if n > n_sequences // 2:
         raise UserError(
             f"{shown(n)} shards are too many for {n_sequences} sequences: give at most "

@@ -103,7 +103,7 @@ class ExperimentConfig(Worded):
             raise unknown_name("dtype", self.dtype, _DTYPES)
         if self.is_ours and (self.revision is not None or self.dtype != "float32"):
             raise UserError("revision and dtype are for pretrained models: leave them out.")
-        self._settle_positions(self.is_ours)
+        self._settle_positions()
         if self.text is not None and self.task != "text":
             raise UserError(f"the task {self.task!r} reads no text: leave the text out.")
         self._check_examples()
@@ -116,9 +116,9 @@ class ExperimentConfig(Worded):
                 f"{self.transformer.n_ctx}: shorten them or raise transformer.n_ctx."
             )
 
-    def _settle_positions(self, own: bool) -> None:
+    def _settle_positions(self) -> None:
         """What is said of a model to be trained stands in its own config, and there alone."""
-        if self.positions == "auto" or not own:
+        if self.positions == "auto" or not self.is_ours:
             return
         if self.model is not None:
             says = f"are given, but {self.model!r} says itself which it has: leave them out."

@@ -38,7 +38,7 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
-def shuffled_positions(n: int, seed: int) -> Int[Tensor, " pos"]:
+def position_permutation(n: int, seed: int) -> Int[Tensor, " pos"]:
     """The permutation of positions 0..n-1 that `shuffled` uses in every layer and pass.
 
     Args:

@@ -11,7 +11,7 @@ from torch import Tensor
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.positions.changes import Args, Change, Heads, Kwargs, shuffled_positions
+from nope_interp.positions.changes import Args, Change, Heads, Kwargs, position_permutation
 from nope_interp.positions.conditions import Condition
 from nope_interp.positions.layers import LayerPositions
 from nope_interp.query_blocks import MaskRows
@@ -25,7 +25,7 @@ def embedding_changes(model: HookedModel, condition: Condition, seed: int) -> It
         "none": torch.zeros_like,
         "mean": lambda x: x.mean(dim=1, keepdim=True).expand_as(x),
         "constant": lambda x: x[:, :1].expand_as(x),
-        "shuffled": lambda x: x[:, shuffled_positions(x.shape[1], seed).to(x.device)],
+        "shuffled": lambda x: x[:, position_permutation(x.shape[1], seed).to(x.device)],
     }
     change, name = changes[condition.name], "hook_pos_embed"
     # A copy each time, since hooks after this one may write into their tensor.

@@ -12,7 +12,7 @@ from torch import Tensor
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel, key_heads
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.positions.changes import Args, Change, Heads, Kwargs, shuffled_positions
+from nope_interp.positions.changes import Args, Change, Heads, Kwargs, position_permutation
 from nope_interp.positions.conditions import Condition
 from nope_interp.positions.layers import LayerPositions, rotary_attribute
 
@@ -133,7 +133,7 @@ class _Rotation:
 
     def _changed(self, x: Tensor, still: float) -> Tensor:
         if self.condition.name == "shuffled":
-            return x[:, shuffled_positions(x.shape[1], self.seed).to(x.device)]
+            return x[:, position_permutation(x.shape[1], self.seed).to(x.device)]
         turning = turning_frequencies(self.condition, self.n_frequencies).to(x.device)
         columns = "(frequency copy)" if self.neighbours else "(copy frequency)"
         copies = x.shape[-1] // self.n_frequencies

@@ -122,7 +122,7 @@ def moved_elsewhere(
     return Move(base, -vectors, still, still).size_matched(variation_at(statistics), generator)
 
 
-def size_matched(
+def size_matched_removal(
     removal: CodeFilter, sizes: PerPosition, statistics: CodeStatistics, seed: int = 0
 ) -> SizeMatched | OtherContent:
     """Activations moved as far as by taking a code away, with none of the four taken away.

@@ -125,7 +125,7 @@ class Move:
         return curve[:, curve.abs().sum(dim=0) > 0]
 
 
-def size_matched(
+def size_matched_moves(
     moves: Mapping[K, Move],
     variation: Mapping[K, Float[Tensor, "example d_model"]],
     generator: Callable[[int], Generator],

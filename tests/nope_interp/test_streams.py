@@ -87,6 +87,15 @@ def test_unknown_hook_offers_the_nearest(tiny_model: Any, tiny_tokens: torch.Ten
         hook_name(0, "resid_pots")
 
 
+def test_an_end_that_nobody_listens_to_is_refused(
+    tiny_model: Any, tiny_tokens: torch.Tensor
+) -> None:
+    """Every pass would run to the last layer."""
+    first = hook_name(0, "resid_post")
+    with pytest.raises(UserError, match=rf"unknown listener to end after .*did you mean '{first}'"):
+        stream(tiny_model, tiny_tokens, {first: lambda x: None}, until=first.removesuffix("t"))
+
+
 def test_silent_hook_is_an_error(tiny_tokens: torch.Tensor) -> None:
     rotary = bridge(tiny_gemma3())
     silent = "hook_pos_embed"  # rotary models list it, but have nothing to put in it

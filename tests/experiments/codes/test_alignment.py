@@ -191,7 +191,7 @@ def test_who_has_few_or_no_such_positions_is_refused(monkeypatch: pytest.MonkeyP
         exam_of(untrained("sort-single", 8))
     task = untrained("reversal", 8)
     # Of seven positions four are learned on where three are kept: centred, they tell three numbers.
-    for ranks in ([], [0], [1, 4], [1.5], 2):
+    for ranks in ([], [0], [1, 4], [1.5], [1.0], 2):
         with pytest.raises(UserError, match=r"ranks are .*: give a list of .* 1 to 3, .* 4 positi"):
             alignment_rows(task, exam_of(task), [SITE], ranks)
 

@@ -46,7 +46,7 @@ from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import stream
 from probes.code_names import CODES
-from probes.codes.controls import size_matched
+from probes.codes.controls import size_matched_removal
 from probes.codes.filter import CodeFilter
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.scores import SHUFFLED
@@ -276,7 +276,7 @@ def test_a_control_at_a_site_moves_activations_as_far_as_the_removal(
     held_out, losses = brittle.split.held_out, []
     for code in CODES:
         change = codes.kept([other for other in CODES if other != code])
-        control = size_matched(change, sizes_by_hand(change, codes), codes, brittle.seed)
+        control = size_matched_removal(change, sizes_by_hand(change, codes), codes, brittle.seed)
         with intervene(brittle.model, {NAME: control}, brittle.positions):
             losses.append(float(brittle.losses(brittle.model, held_out).mean()))
     controls = [found[without(code), "size-matched", "nats"] for code in CODES]
@@ -307,7 +307,9 @@ def test_a_control_through_the_stream_moves_activations_as_far_at_every_site(
             assert isinstance(removal.made, CodeFilter)
             below[name] = removal
             # Directions of its own at every site.
-            controls[name] = size_matched(removal.made, sizes, own, brittle.seed * 1000 + site)
+            controls[name] = size_matched_removal(
+                removal.made, sizes, own, brittle.seed * 1000 + site
+            )
             controls[name](came)  # the examples that content is taken from go on
         begun, moved = deepcopy(controls), []
         with intervene(model, controls, brittle.positions):

@@ -187,6 +187,9 @@ def test_what_cannot_be_moved_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     assert "no position is moved" in refused(moves={})
     assert "give the position whose code each gets" in refused(moves=[4, 5])
     assert "dose is 2" in refused(dose=2.0)
+    assert "dose is '1'" in refused(dose="1")
+    assert "control is 0.5: give a seed" in refused(control=0.5)
+    assert "routes are 'keys': give a list, such as ['keys']" in refused(routes="keys")
     assert "fit the code at site 'attn_in'" in refused(heads=[0])
     assert "did you mean 'keys'" in refused(site="attn_in", routes=["key"])
     assert "there is no head 3: choose from heads 0 to 2" in refused(site="attn_in", heads=[3])
@@ -198,6 +201,15 @@ def test_what_cannot_be_moved_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         assert "has no earlier one to resemble: move a later one" in said
     said = "not by routes ['keys', 'values']: choose among queries, keys."
     assert said in similarity(routes=["keys", "values"])
+
+
+def test_a_codes_name_is_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    with (
+        pytest.raises(UserError, match="code is 'mean residual': give what fit_code made"),
+        ni.set_position(own_model(), "mean residual", SWAP),  # type: ignore[arg-type]
+    ):
+        pass
 
 
 def test_a_site_that_carries_nothing_says_so() -> None:

@@ -160,7 +160,7 @@ def test_each_step_is_its_own_model(
     model = HookedTransformer(CONFIG.transformer).eval() if step == 0 else variant.model
     draw = {"seq_len": 24, "begin_token": False, "seed": 0}
     site = Site(1, "resid_post")
-    probes = {site: code_probes(0)}
+    probes = {site: code_probes(site, 0)}
     for stage, split, n in (("update", "fit", 48), ("evaluate", "held_out", 32)):
         tokens = TextTask().source().sequences(n, split=split, **draw)  # type: ignore[arg-type]
         feed(model, tokens, probes, stage, batch_size=32)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from experiments.variants.embedded import EMBEDDED_MODEL
 from nope_interp import memory
 from nope_interp.errors import UserError
 from nope_interp.memory import check_weights
+from tests import typecheck
 from tests.byte_llama import byte_llama
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.explore.states import OTHER, PROMPT
@@ -294,6 +295,20 @@ def test_without_a_display_or_a_browser_it_says_so_and_serves(
     assert "No browser could be opened here" in run.stdout
 
 
-def test_a_wrong_port_is_refused_in_python_too(embedded: Playground) -> None:
-    with pytest.raises(UserError, match="the port is -1"):
-        ni.explore(embedded.loaded, port=-1)
+def test_a_wrong_port_is_refused_in_python_too(
+    embedded: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    for port in (-1, "80"):
+        with pytest.raises(UserError, match=f"the port is {port!r}"):
+            ni.explore(embedded.loaded, port=port)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "how", [{"text": "mine.txt"}, {"device": "cuda"}, {"positions": "none"}, {"dtype": "bfloat16"}]
+)
+def test_how_to_load_a_model_that_is_loaded_is_refused(
+    embedded: Playground, how: dict[str, str]
+) -> None:
+    with pytest.raises(UserError, match=f"{next(iter(how))} is given for a model that is loaded"):
+        ni.explore(embedded.loaded, **how)  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
+from tests import typecheck
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.report.parsed_page import Page
 from tests.huggingface import plain_model, save_folder, words
@@ -112,6 +113,16 @@ def test_models_that_were_read_are_not_read_again(place: Path, shown: dict[str, 
 def test_a_model_twice_is_refused(place: Path) -> None:
     run = nope_interp("heads", "llama", "llama", *SMALL, "--quiet", cwd=place)
     assert_one_sentence(run, "give two or more, each once")
+
+
+def test_models_may_be_paths(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = [place / family for family in FAMILIES]
+    small: dict[str, Any] = {"seq_len": 24, "sequences": 16, "text": place / "text.txt"}
+    atlas = heads_atlas(models, quick=True, out=tmp_path, show_progress=False, **small)
+    assert set(atlas.measurements["model"]) == set(FAMILIES)
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    with pytest.raises(UserError, match="give a list of two or more"):
+        heads_atlas(models[0])  # type: ignore[arg-type]
 
 
 def own_model(path: Path, positions: Any) -> None:

@@ -45,6 +45,7 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.training.config import TrainingConfig
+from tests import typecheck
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.runs.sharing import (
     COMPARE,
@@ -350,6 +351,7 @@ def test_cells_of_other_shards_are_not_mixed(
     [
         ({"shards": 0}, "shards is 0: give at least 1"),
         ({"shards": -2}, "shards is -2: give at least 1"),
+        ({"shards": "2"}, "shards is '2': give at least 1, a whole number"),
         ({"shards": 14}, "14 shards are too many for 26 sequences: give at most 13"),
         ({"shards": 2, "device": "auto"}, "name one device, or leave the shards out"),
         ({"ray": "127.0.0.1:1"}, "add --shards, or leave --ray out"),
@@ -357,8 +359,9 @@ def test_cells_of_other_shards_are_not_mixed(
     ],
 )
 def test_shards_that_cannot_be_are_refused_before_anything_is_written(
-    tmp_path: Path, asked: dict[str, Any], sentence: str
+    tmp_path: Path, asked: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
     config = dataclasses.replace(COMPARE, n_held_out=26)
     for run, of in ((compare, config), (classify_heads, HEADS)):
         with pytest.raises(UserError, match=sentence):

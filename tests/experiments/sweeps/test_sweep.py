@@ -36,6 +36,7 @@ from experiments.sweeps.run import begin_sweep, run_sweep
 from experiments.sweeps.sweep import Sweep, _locked, read_sweep
 from experiments.sweeps.workers import _marked, run_all, sweep_pool
 from nope_interp.errors import UserError
+from tests import typecheck
 from tests.experiments.cli.command import JUNK, assert_one_sentence, nope_interp
 from tests.experiments.sweeps.sweep_experiment import (
     DIES,
@@ -348,7 +349,9 @@ def test_malformed_files_are_refused(tmp_path: Path, text: str, sentence: str) -
         SweepConfig.read(tmp_path / "absent.yaml")
 
 
-def test_cells_that_cannot_be_run_are_refused_before_any_is(tmp_path: Path) -> None:
+def test_cells_that_cannot_be_run_are_refused_before_any_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(sentence: str, options: dict[str, Any], **values: Any) -> None:
         config = SweepConfig.from_dict({"experiment": "train", "base": SMALL, **values})
         with pytest.raises(UserError, match=sentence):
@@ -374,6 +377,9 @@ def test_cells_that_cannot_be_run_are_refused_before_any_is(tmp_path: Path) -> N
         grid={"ablate_layers": [[7]]},
     )
     refused("jobs is 0", {"jobs": 0}, grid={"seed": [1]})
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    refused("jobs is '4'", {"jobs": "4"}, grid={"seed": [1]})
+    refused("GPUs per cell are '1'", {"gpus_per_cell": "1"}, grid={"seed": [1]})
     refused("device 'quantum'", {"device": "quantum"}, grid={"seed": [1]})
     refused("add --ray", {"gpus_per_cell": 1}, grid={"seed": [1]})
     refused("give 0 or more", {"gpus_per_cell": -1.0}, grid={"seed": [1]})

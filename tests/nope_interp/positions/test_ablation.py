@@ -21,7 +21,7 @@ from nope_interp.models.config import POSITIONS
 from nope_interp.models.encodings import RotaryPositions
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
-from nope_interp.positions.changes import shuffled_positions
+from nope_interp.positions.changes import position_permutation
 from nope_interp.positions.conditions import CONDITIONS, parse_condition
 from nope_interp.positions.layers import (
     describe_positions,
@@ -126,7 +126,7 @@ def test_rotary_conditions_equal_the_plain_model_at_other_positions(name: str) -
         "keep_highest=0": torch.zeros(n, dtype=torch.long),
         "keep_highest=1": torch.arange(n),
         "drop_highest=0": torch.arange(n),
-        "shuffled": shuffled_positions(n, seed=3),
+        "shuffled": position_permutation(n, seed=3),
     }
     for condition, positions in where.items():
         # Without the mask transformers takes such positions for several sequences in one row.
@@ -159,7 +159,7 @@ def test_learned_conditions_equal_the_plain_model_with_another_table(name: str) 
             assert_same(logits(built), logits_of(plain, TOKENS))
     for condition, positions in {
         "constant": torch.zeros(n, dtype=torch.long),
-        "shuffled": shuffled_positions(n, seed=0),
+        "shuffled": position_permutation(n, seed=0),
     }.items():
         expected = plain_logits(
             name, TOKENS, position_ids=positions.expand_as(TOKENS), attention_mask=ONES
@@ -283,7 +283,7 @@ def test_the_highest_frequencies_equal_p_rope(share: float) -> None:
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 def test_ours_added_conditions_equal_another_table(positions: str) -> None:
     n = TOKENS.shape[1]
-    order = shuffled_positions(n, seed=5)
+    order = position_permutation(n, seed=5)
     tables: dict[str, Callable[[Tensor], Tensor]] = {
         "mean": lambda table: table[:n].mean(dim=0).expand(n, -1),
         "constant": lambda table: table[:1].expand(n, -1),
