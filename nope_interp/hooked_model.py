@@ -59,6 +59,11 @@ def check_hooked(model: object) -> None:
     raise UserError(f"a {type(model).__name__} has no hook points: give {remedy}.")
 
 
+def wrapped(model: HookedModel) -> Any | None:
+    """The Hugging Face model inside a bridge; None for any other model."""
+    return getattr(model, "original_model", None)
+
+
 def key_heads(model: HookedModel) -> int:
     """How many heads have keys of their own.
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, wrapped
 
 # What one block's scores of all sequences and heads have at most: 16 MiB in single precision.
 _CELLS = 2**22
@@ -65,7 +65,7 @@ def comes_in_blocks(model: HookedModel) -> bool:
     Args:
         model: a HookedTransformer or a bridge.
     """
-    bridged = getattr(model, "original_model", None)
+    bridged = wrapped(model)
     if bridged is None:
         # A user's own model has attention of its own.
         return getattr(getattr(model, "config", None), "positions", None) is not None
@@ -100,7 +100,7 @@ def queries_in_blocks(model: HookedModel, size: int | None) -> Iterator[None]:
         Nothing.
     """
     with ExitStack() as undo:
-        if getattr(model, "original_model", None) is None:
+        if wrapped(model) is None:
             undo.enter_context(_lazy_of_ours(model, size))
         elif size is not None:
             undo.enter_context(_masks_by_rows())

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.hooked_model import HookedModel, check_hooked
+from nope_interp.hooked_model import HookedModel, check_hooked, wrapped
 from nope_interp.progress import progress
 from nope_interp.query_blocks import block_size, queries_in_blocks
 from nope_interp.shapes import Sequences, Tokens
@@ -40,7 +40,7 @@ def run_trunk(model: HookedModel, tokens: Tokens) -> None:
         model: a HookedTransformer or a TransformerBridge.
         tokens: sequences of equal length, on the model's device.
     """
-    bridged = getattr(model, "original_model", None)
+    bridged = wrapped(model)
     if bridged is None:
         model(tokens, return_type=None)
     else:

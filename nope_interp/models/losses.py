@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel, check_hooked
+from nope_interp.hooked_model import HookedModel, check_hooked, wrapped
 from nope_interp.models.marked import before, logits_at
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Activations, PerSequence, Sequences, Tokens
@@ -347,6 +347,11 @@ def _products(unembedding: nn.Module, final: Tensor, kinds: slice = _ALL) -> Ten
 
 def _bridged(model: HookedModel, tokens: Tokens) -> tuple[Activations, Unembedding]:
     """What the unembedding reads, and the unembedding; the model itself computes one token's."""
+    if wrapped(model) is None:
+        raise UserError(
+            f"how a {type(model).__name__} makes its predictions is not known here: give a "
+            "HookedTransformer or the model of load_pretrained."
+        )
     kept: list[Tensor] = []
 
     def keep(module: object, args: tuple[Tensor, ...]) -> tuple[Tensor]:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, wrapped
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import layer_ranges
 
@@ -145,7 +145,7 @@ def layer_positions(model: HookedModel) -> tuple[LayerPositions, ...]:
     """
     if isinstance(model, HookedTransformer):
         return _own(model)
-    if getattr(model, "original_model", None) is None:
+    if wrapped(model) is None:
         raise UserError(
             f"where a {type(model).__name__} keeps its positions is not known here: give a "
             "HookedTransformer or the model of load_pretrained."

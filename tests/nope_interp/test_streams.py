@@ -16,6 +16,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.models.losses import sequence_losses
 from nope_interp.pretrained.bridges import wrap
 from nope_interp.sites import RESIDUAL_SITES, hook_name
 from nope_interp.streams import is_finite, read_at, run_trunk, stream
@@ -192,6 +193,12 @@ def test_a_model_of_ones_own_is_read_at_any_length() -> None:
         hook_name(0, "resid_post")
     ]
     assert torch.equal(found, model(tokens))
+
+
+def test_what_is_not_known_of_a_model_of_ones_own_is_refused() -> None:
+    model, tokens = OfYours().eval(), torch.randint(20, (4, 8))
+    with pytest.raises(UserError, match="how a OfYours makes its predictions is not known here"):
+        sequence_losses(model, tokens)
 
 
 def test_listener_errors_gain_context(tiny_model: Any, tiny_tokens: torch.Tensor) -> None:
