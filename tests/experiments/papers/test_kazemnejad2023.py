@@ -377,6 +377,13 @@ def small() -> Preset:
     )
 
 
+def _read_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alike in all comparisons, so that they share their cells."""
+    monkeypatch.setattr(models, "_TUNING_STEPS", 2)
+    monkeypatch.setattr(position, "_RESAMPLES", 100)
+    monkeypatch.setattr(counter, "_SPLITS", (("fit", 32), ("held_out", 16)))
+
+
 def test_the_same_seed_gives_the_same_bits() -> None:
     first, again = (trained_and_read(small(), "copy-rsc", "none", 2, "cpu", 3) for _ in range(2))
     assert first.keys() == again.keys()
@@ -387,7 +394,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 def test_tasks_beside_the_others_are_shown_and_change_no_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(position, "_RESAMPLES", 100)
+    _read_less(monkeypatch)
     monkeypatch.setattr(lengths, "trained_and_read", _made_up)
     config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.002, preset="tiny")
     cells = Cells(tmp_path, lambda title, kept: None)
@@ -426,7 +433,7 @@ def test_tasks_whose_examples_never_reach_beyond_are_not_read_there(
         cell = _made_up(preset, task, *rest)
         return cell | {"refitted/count": (task != "pcfg") * cell["refitted/count"]}
 
-    monkeypatch.setattr(position, "_RESAMPLES", 100)
+    _read_less(monkeypatch)
     monkeypatch.setattr(lengths, "trained_and_read", made)
     config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.002, preset="tiny")
     cells = Cells(tmp_path, lambda title, kept: None)
@@ -446,9 +453,7 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PRESETS, "tiny", small())
-    monkeypatch.setattr(models, "_TUNING_STEPS", 2)
-    monkeypatch.setattr(position, "_RESAMPLES", 100)
-    monkeypatch.setattr(counter, "_SPLITS", (("fit", 32), ("held_out", 16)))
+    _read_less(monkeypatch)
     monkeypatch.setattr(lengths, "trained_and_read", _made_up)
     config = ReproduceConfig(
         "kazemnejad2023", n_seeds=2, training=0.002, preset="tiny", length=0.25

@@ -288,7 +288,10 @@ def test_the_trained_part_is_given_the_runs_device(
 
 
 @pytest.mark.slow
-def test_the_mask_is_what_a_task_is_learned_with(tmp_path: Path) -> None:
+def test_the_mask_is_what_a_task_is_learned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zuo2025_control, "_GUESSED_FROM", 200)
     preset = replace(
         small(),
         lengths={"reversal": range(2, 3)},
@@ -317,6 +320,7 @@ def test_the_command_runs_the_trained_part(
     few_settings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PRESETS, "tiny", small())
+    monkeypatch.setattr(zuo2025_control, "_GUESSED_FROM", 200)
     found = reproduce(CONFIG, out=tmp_path, show_progress=False)
     status = found.claims.set_index("claim")["status"]
     for claim in paper("zuo2025").claims:

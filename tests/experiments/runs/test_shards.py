@@ -90,7 +90,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 # Its model alone, without variants.
-ALONE = dataclasses.replace(COMPARE, variants=False)
+ALONE = dataclasses.replace(COMPARE, variants=False, uses="no")
 
 
 @pytest.fixture(scope="module")

@@ -88,9 +88,12 @@ def without_variance(x: Tensor) -> Tensor:
     shared, count, vectors, deviation = parts(x)
     mean, wanted = shared + count + vectors, variance_of(x).log().mean().exp()
     low, high = torch.zeros_like(x[..., :1]), torch.full_like(x[..., :1], 20)
+    # Of a sum of two, the variance is that of each and twice what they share.
+    own, added = (variance_of(of).expand_as(low) for of in (mean, deviation))
+    shares = variance_of(mean + deviation) - own - added
     for _ in range(50):
         middle = (low + high) / 2
-        too_small = variance_of(mean + middle * deviation) < wanted
+        too_small = own + middle * shares + middle**2 * added < wanted
         low, high = torch.where(too_small, middle, low), torch.where(too_small, high, middle)
     return mean + low * deviation
 

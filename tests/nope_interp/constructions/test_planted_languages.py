@@ -55,19 +55,15 @@ def told(built: PlantedLanguage, tokens: Tokens) -> Tensor:
 
 
 @torch.no_grad()
-def right(built: PlantedLanguage, model: HookedTransformer) -> float:
-    """The share of tokens told that came before."""
+def judged(built: PlantedLanguage, model: HookedTransformer) -> tuple[float, float]:
+    """Of the tokens that are told, the share that the model finds likeliest, and their mean
+    probability, which no tie makes right."""
     tokens = drawn(built)
-    same = model(tokens)[:, :-1].argmax(dim=-1) == tokens[:, 1:]
-    return float(same[told(built, tokens)].double().mean())
-
-
-@torch.no_grad()
-def surely(built: PlantedLanguage, model: HookedTransformer) -> float:
-    """The mean probability of what is told: no tie makes it right."""
-    tokens = drawn(built)
-    of_next = model(tokens)[:, :-1].softmax(dim=-1).gather(2, tokens[:, 1:, None])[..., 0]
-    return float(of_next[told(built, tokens)].double().mean())
+    logits, following = model(tokens)[:, :-1], tokens[:, 1:]
+    right = logits.argmax(dim=-1) == following
+    of_next = logits.softmax(dim=-1).gather(2, following[..., None])[..., 0]
+    at = told(built, tokens)
+    return float(right[at].double().mean()), float(of_next[at].double().mean())
 
 
 def by_guessing(built: PlantedLanguage) -> float:
@@ -124,30 +120,31 @@ def test_the_next_token_is_told_by_what_it_is_said_to_be_told_by(kind: str, seed
     built = plant_language(kind, seed)
     assert built.kind == kind
     # Two letters may stand too near for the code to tell them apart.
-    assert right(built, built.model) > (0.9 if kind in LATEST else 0.99)
+    right, probability = judged(built, built.model)
+    assert right > (0.9 if kind in LATEST else 0.99)
     halves = {"smooth trend", "irregular part"}
     used = {code for code, word in built.truth.items() if word == USED}
     assert (built.truth["mean residual"] == USED) == bool(used & halves)
     assert built.reads.keys() == used - {"mean residual"}
     # What weights other than these know order by, such as norms that values pass, is little.
-    known = surely(built, built.model) - by_guessing(built)
+    known = probability - by_guessing(built)
     for reading in built.reads.values():
-        bare = without(built, [reading])
+        right, probability = judged(built, without(built, [reading]))
         # No guesser who knows no order gives the right one a larger mean probability.
-        assert surely(built, bare) < by_guessing(built) + 0.1 * known
-        assert kind in LATEST or right(built, bare) < 0.2  # a tie may be broken rightly
+        assert probability < by_guessing(built) + 0.1 * known
+        assert kind in LATEST or right < 0.2  # a tie may be broken rightly
     if not built.reads:
         biased = copy.deepcopy(built.model)
         assert isinstance(biased.positions, T5Positions)
         torch.nn.init.zeros_(biased.positions.table)
-        assert right(built, biased) < 0.2
+        assert judged(built, biased)[0] < 0.2
 
 
 @pytest.mark.parametrize("kind", [kind for kind in LANGUAGES if plant_language(kind).writes])
 def test_what_nothing_reads_can_be_left_unwritten(kind: str) -> None:
     built = plant_language(kind)
     assert all(built.truth[code] == NOT_USED for code in built.writes)
-    tokens = drawn(built)
+    tokens = drawn(built, 40)
     bare = without(built, built.writes.values())
     with torch.no_grad():
         assert torch.equal(bare(tokens), built.model(tokens))
@@ -193,15 +190,16 @@ def test_beside_a_count_no_mean_tells_what_is_latest(kind: str) -> None:
     """The text is as likely with the two tokens of each pair exchanged: what is averaged turns its
     sign then, so that its mean is zero. All else but the token is the same at all positions."""
     built = plant_language(kind)
-    tokens = drawn(built)
+    tokens = drawn(built, 40)
     paired = (tokens > 0) & (tokens != QUESTION)
     exchanged = torch.where(paired, ((tokens - 1) ^ 1) + 1, tokens)
-    both = [activations_of(built, of)[..., TOKEN.stop :] for of in (tokens, exchanged)]
+    every = activations_of(built, tokens)
+    both = [of[..., TOKEN.stop :] for of in (every, activations_of(built, exchanged))]
     assert (both[0].abs().amax(dim=-1) > 1e-3).any()
     torch.testing.assert_close(both[0], -both[1], rtol=0, atol=1e-4)
     m = torch.arange(2, N_CTX + 1).double()
     planted = 1 / m if "count" in kind else torch.zeros(N_CTX - 1).double()
-    beside = activations_of(built, tokens)[..., : TOKEN.start]
+    beside = every[..., : TOKEN.start]
     count = beside[..., POSITION]
     torch.testing.assert_close(count, planted.expand_as(count), rtol=0, atol=1e-6)
     for component in {*range(TOKEN.start)} - {POSITION}:
