@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.contest import Claim, paired_ratio
-from experiments.probing.measure import ALL_BUT_FIRST, Site, code_probes
+from experiments.probing.measure import code_probes
+from experiments.probing.sites import ALL_BUT_FIRST, Site
 from experiments.results.measurements import FIRST_POSITION
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.config import TransformerConfig

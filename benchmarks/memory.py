@@ -6,7 +6,9 @@ import sys
 import torch
 
 from benchmarks.contest import Claim, in_process, peak_megabytes
-from experiments.probing.measure import Split, measure, sites
+from experiments.probing.measure import measure
+from experiments.probing.sites import sites
+from experiments.probing.split import Split
 from experiments.variants.config import default_transformer
 from nope_interp.models.transformer import HookedTransformer
 

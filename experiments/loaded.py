@@ -16,7 +16,8 @@ from experiments.codes.questions import (
     positions_routed,
 )
 from experiments.heads.asked import HeadsAsked
-from experiments.probing.measure import Split, sites
+from experiments.probing.sites import sites
+from experiments.probing.split import Split
 from experiments.prompt import PatchReading, PromptReading, patch_prompts, read_prompt
 from experiments.variants.config import ProbingConfig
 from experiments.variants.embedded import EMBEDDED_MODEL

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
@@ -62,6 +63,29 @@ def check_hooked(model: object) -> None:
 def wrapped(model: HookedModel) -> Any | None:
     """The Hugging Face model inside a bridge; None for any other model."""
     return getattr(model, "original_model", None)
+
+
+def check_head(model: HookedModel, layer: int | None, head: int | None) -> tuple[int, int]:
+    """A layer and a head that the model has.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+        layer: from 0.
+        head: from 0.
+
+    Returns:
+        Both.
+
+    Raises:
+        UserError: for what the model does not have.
+    """
+    return _known("layer", layer, model.cfg.n_layers), _known("head", head, model.cfg.n_heads)
+
+
+def _known(what: str, given: int | None, n: int) -> int:
+    if not isinstance(given, Integral) or not 0 <= given < n:
+        raise UserError(f"the model has no {what} {given!r}: choose from 0 to {n - 1}.")
+    return int(given)
 
 
 def key_heads(model: HookedModel) -> int:

@@ -16,7 +16,7 @@ from experiments.codes.alignment import (
     told_others,
     untrained_twin,
 )
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.position_use import Word
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.constructions.planted import N_CTX, Planted

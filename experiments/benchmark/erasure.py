@@ -9,7 +9,7 @@ from experiments.codes.ablation import site_by_site, through_the_stream
 from experiments.codes.conditions import Condition, Fit
 from experiments.codes.in_depth import fitted_in_depth, statistics_at
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.measurements import table
 from experiments.results.position_use import Word
 from experiments.results.usage import uses_at

@@ -13,7 +13,7 @@ from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.in_depth import statistics_at
 from experiments.codes.interchange import interchange_rows
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.interchange import uses
 from experiments.results.measurements import FIRST_POSITION, table
 from nope_interp.constructions.planted import N_CTX, Planted

@@ -12,7 +12,7 @@ from experiments.benchmark.config import BenchmarkConfig
 from experiments.benchmark.methods import Method, MethodOnText, method, method_on_text
 from experiments.benchmark.result import Benchmark
 from experiments.benchmark.task import context, site_of, where
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.benchmark import judged
 from experiments.results.measurements import table
 from experiments.results.position_use import Word

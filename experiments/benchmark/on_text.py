@@ -9,7 +9,7 @@ from functools import partial
 from experiments.benchmark.task import N_FIT, N_HELD_OUT, context
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_interchange import text_rows
-from experiments.probing.measure import Split
+from experiments.probing.split import Split
 from experiments.results.measurements import table
 from experiments.results.text_use import judged_on_text
 from nope_interp.constructions.planted.language import PlantedLanguage

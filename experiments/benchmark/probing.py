@@ -1,7 +1,8 @@
 """Probing alone: a code that can be read is called used, one that cannot is called not used."""
 
 from experiments.benchmark.task import context, sites_of, task_of
-from experiments.probing.measure import Site, code_probes, measure
+from experiments.probing.measure import code_probes, measure
+from experiments.probing.sites import Site
 from experiments.results.measurements import INTACT, table
 from experiments.results.position_use import Word
 from experiments.results.readability import READ_AS, verdicts

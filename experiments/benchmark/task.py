@@ -6,7 +6,8 @@ import torch
 
 from experiments.codes.in_depth import stream_sites
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site, Split
+from experiments.probing.sites import Site
+from experiments.probing.split import Split
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from nope_interp.constructions.planted import Planted, PlantedLanguage
 from nope_interp.sites import hook_name

@@ -27,7 +27,8 @@ from experiments.codes.in_depth import (
     stream_sites,
 )
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site, code_probes, reading_of
+from experiments.probing.measure import code_probes, reading_of
+from experiments.probing.sites import Site
 from experiments.results import code_ablation as names
 from experiments.results.code_ablation import INTACT_CONDITION, SIZE_MATCHED, STREAM, only, without
 from experiments.results.measurements import LOSS

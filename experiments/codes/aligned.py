@@ -32,7 +32,7 @@ from experiments.codes.alignment import (
 from experiments.codes.counterfactual import asking_positions
 from experiments.codes.task import InterventionTask
 from experiments.codes.variable import variable_of
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from nope_interp.errors import UserError
 from nope_interp.models.marked import logits_at
 from nope_interp.models.transformer import HookedTransformer

@@ -20,7 +20,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Activations, Tokens

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from experiments.codes.counterfactual import Chosen
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results import interchange as names
 from nope_interp.shapes import PerSequence
 from nope_interp.streams import read_at

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.codes.task import InterventionTask
-from nope_interp.interventions.intervene import (
+from nope_interp.interventions.attention_weights import (
     freeze_first_attention,
     layer_with_idle_patterns,
     mean_first_attention,

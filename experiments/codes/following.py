@@ -9,7 +9,7 @@ from experiments.codes.in_depth import statistics_at, stream_sites
 from experiments.codes.interchange import check_enough_to_draw, interchange_rows
 from experiments.codes.order import order_rows
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.measurements import table
 from experiments.results.task_use import without_order
 

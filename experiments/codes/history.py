@@ -19,7 +19,8 @@ from experiments.codes.order import order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.text_interchange import text_noising_rows, too_little_to_move
 from experiments.codes.text_order import text_order_rows
-from experiments.probing.measure import code_probes, measure, sites
+from experiments.probing.measure import code_probes, measure
+from experiments.probing.sites import sites
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import LOSS
 from experiments.results.notes import UNMOVED

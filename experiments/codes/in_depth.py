@@ -20,7 +20,8 @@ from torch import Tensor
 
 from experiments.codes.conditions import Condition, Fit, Maker
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site, Stage, feed
+from experiments.probing.measure import Stage, feed
+from experiments.probing.sites import Site
 from experiments.results.code_ablation import STREAM
 from nope_interp.interventions.intervene import intervene
 from nope_interp.query_blocks import block_size, queries_in_blocks

@@ -32,7 +32,8 @@ from experiments.codes.in_depth import Place, moves_in_depth, statistics_at, str
 from experiments.codes.ranks import FEWEST_SEQUENCES, Ranked, fact, rank_rows
 from experiments.codes.task import InterventionTask
 from experiments.codes.trial import Trial, more_row
-from experiments.probing.measure import Site, Split
+from experiments.probing.sites import Site
+from experiments.probing.split import Split
 from experiments.results import interchange as names
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.worth import WORTH_NAMING

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.probing.measure import Site, chosen_layers, feed
+from experiments.probing.measure import feed
+from experiments.probing.sites import Site, chosen_layers
 from experiments.results.measurements import FIRST_POSITION
 from nope_interp.errors import UserError, shown, unknown_name
 from nope_interp.hooked_model import HookedModel, check_hooked

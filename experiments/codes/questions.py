@@ -14,7 +14,9 @@ from experiments.codes.rescue import rescued_lengths
 from experiments.codes.task import InterventionTask, intervention_task_of, shorter_tasks
 from experiments.codes.text_interchange import route_rows, text_interchange_rows
 from experiments.codes.text_order import text_order_rows
-from experiments.probing.measure import Site, Split, measure, sites
+from experiments.probing.measure import measure
+from experiments.probing.sites import Site, sites
+from experiments.probing.split import Split
 from experiments.results.interchange import followed
 from experiments.results.measurements import INTACT, table
 from experiments.results.task_use import without_order

@@ -26,7 +26,8 @@ from experiments.codes.longer import PLACES, BothLengths, Kind, Positions, both_
 from experiments.codes.ranks import Ranked, rank_rows
 from experiments.codes.task import InterventionTask
 from experiments.codes.trial import Trial
-from experiments.probing.measure import Site, Split
+from experiments.probing.sites import Site
+from experiments.probing.split import Split
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.interchange import NET
 from experiments.results.position_use import Interval

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import ALL_BUT_FIRST, Site
+from experiments.probing.sites import ALL_BUT_FIRST, Site
 from experiments.results.code_ablation import MIXED, OFFSET, PROBE, SHIFTED, STREAM
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.composition import adds_up

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from experiments.codes.guessers import guessed_losses
-from experiments.probing.measure import ALL_BUT_FIRST, Site, Split
+from experiments.probing.sites import ALL_BUT_FIRST, Site
+from experiments.probing.split import Split
 from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
 from experiments.variants.config import ProbingConfig

@@ -35,7 +35,7 @@ from experiments.codes.text_moves import TextMoves
 from experiments.codes.text_order import text_order_rows
 from experiments.codes.text_runs import SHORTEST, over_a_tenth
 from experiments.codes.text_trial import TextTrial, added_text_rows
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results import interchange as names
 from experiments.results import text_use
 from experiments.results.code_ablation import EVERYWHERE, STREAM

@@ -20,7 +20,8 @@ from experiments.codes.text_runs import (
 )
 from experiments.codes.text_trial import TextTrial, ToldAnother
 from experiments.codes.way import Way, way_between
-from experiments.probing.measure import ALL_BUT_FIRST, Site, Split
+from experiments.probing.sites import ALL_BUT_FIRST, Site
+from experiments.probing.split import Split
 from experiments.results import interchange as names
 from experiments.results.measurements import FIRST_POSITION
 from nope_interp.interventions.intervene import Where, intervene

@@ -36,7 +36,7 @@ from experiments.codes.way import (
     mean_prediction,
     way_between,
 )
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
 from experiments.results.text_use import EARLIER, ROUNDING

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from experiments.codes.ranks import PANEL, PerDraw, Rank
 from experiments.codes.text_runs import Crossing, TextRun, UnrelatedOrder, Within
 from experiments.codes.way import Measured, Way, share
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
 from probes.bootstrap import SequenceBootstrap

@@ -26,7 +26,7 @@ from experiments.codes.alignment import (
     share_of,
 )
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.models.transformer import HookedTransformer
 from probes.bootstrap import NamedBootstrap

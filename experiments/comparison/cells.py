@@ -21,15 +21,14 @@ from experiments.comparison.config import CompareConfig
 from experiments.comparison.example import LONGEST, example_arrays
 from experiments.probing.measure import (
     MakeProbes,
-    Site,
-    Split,
     code_probes,
     make_probes,
     measure,
-    sites,
     two_layer_probes,
 )
 from experiments.probing.shards import Shards
+from experiments.probing.sites import Site, sites
+from experiments.probing.split import Split
 from experiments.results.measurements import table
 from experiments.runs.cells import Cell
 from experiments.variants.ablation import ablation_of

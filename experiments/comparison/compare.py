@@ -35,8 +35,8 @@ from experiments.comparison.cells import (
 from experiments.comparison.config import CompareConfig, left_out
 from experiments.comparison.result import Comparison
 from experiments.heads.history import head_history
-from experiments.probing.measure import sites
 from experiments.probing.shards import Reader, read_once
+from experiments.probing.sites import sites
 from experiments.results.measurements import FIRST_POSITION, table
 from experiments.results.notes import UNMOVED
 from experiments.runs.cells import Cell

@@ -6,7 +6,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.comparison.result import PREFIX
-from experiments.probing.measure import Reading, Site
+from experiments.probing.measure import Reading
+from experiments.probing.sites import Site
 from experiments.results.measurements import FIRST_POSITION
 from experiments.variants.variants import ModelVariant
 from nope_interp.hooked_model import layers_without_attention

@@ -30,7 +30,7 @@ from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder, identity
 from experiments.runs.steps import Steps
 from experiments.runs.timing import seconds_a_sequence
-from experiments.variants.notes import check_has_positions, most_tokens
+from experiments.variants.lengths import check_has_positions, most_tokens
 from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError

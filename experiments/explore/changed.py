@@ -15,8 +15,10 @@ from experiments.explore.one_pass import PatternsOf
 from experiments.explore.playground import Playground
 from experiments.variants.ablation import Ablation
 from nope_interp.errors import UserError
-from nope_interp.interventions.heads import check_head, head_functions
-from nope_interp.interventions.intervene import Function, idle_patterns, intervene
+from nope_interp.hooked_model import check_head
+from nope_interp.interventions.attention_weights import idle_patterns
+from nope_interp.interventions.heads import head_functions
+from nope_interp.interventions.intervene import Function, intervene
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from experiments.explore.live import live_labels
 from experiments.explore.one_pass import Pass
 from experiments.explore.playground import Playground
 from experiments.explore.reading import changed_pass, known, pass_of
-from nope_interp.interventions.heads import check_head
+from nope_interp.hooked_model import check_head
 from nope_interp.models.composition import adds_up, k_composition
 from nope_interp.positions.layers import rotary_frequencies
 from probes.heads.frequencies import n_high

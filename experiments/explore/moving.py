@@ -17,7 +17,7 @@ from experiments.explore.one_pass import PatternsOf, pattern_distance
 from experiments.explore.playground import Playground
 from experiments.explore.reading import both, pass_of
 from experiments.explore.text import STREAM, PositionProbes, code_at, fitted_on, probes_for
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Running, intervene

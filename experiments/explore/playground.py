@@ -16,7 +16,7 @@ from experiments.prompt import prompt_tokens
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel, layers_without_attention
-from nope_interp.interventions.intervene import layer_with_idle_patterns
+from nope_interp.interventions.attention_weights import layer_with_idle_patterns
 from nope_interp.positions.layers import LayerPositions
 from nope_interp.sites import layer_ranges
 

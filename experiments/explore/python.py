@@ -9,7 +9,7 @@ from experiments.explore.moving import n_coded
 from experiments.explore.playground import Playground
 from experiments.explore.text import fitted_on
 from experiments.variants.embedded import EMBEDDED_MODEL
-from nope_interp.interventions.heads import check_head
+from nope_interp.hooked_model import check_head
 
 _SHOWN = "print(lm.read(prompt))"
 _LOADED = {"device": "cpu", "revision": None, "dtype": "float32", "positions": "auto", "text": None}

@@ -20,7 +20,8 @@ from experiments.codes.position_code import (
     unfitted_code,
 )
 from experiments.explore.playground import Playground
-from experiments.probing.measure import Site, feed
+from experiments.probing.measure import feed
+from experiments.probing.sites import Site
 from nope_interp.errors import UserError
 from nope_interp.tasks.sources import Split, TextSource
 from probes.code_names import SIMILARITY

@@ -12,7 +12,7 @@ from experiments.heads.found_by import found_by
 from experiments.heads.strongest import strongest_heads
 from experiments.results.found_by import SHIFT
 from experiments.variants.config import ProbingConfig
-from experiments.variants.notes import check_length
+from experiments.variants.lengths import check_length
 from experiments.variants.variants import ModelVariant
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.heads import HeadChange, change_heads

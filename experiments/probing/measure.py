@@ -1,11 +1,10 @@
 """Every probe at every layer and site of one model, on one kind of tokens, in one stream."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from operator import index
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,16 +13,15 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
-from experiments.results.measurements import FIRST_POSITION, rows_of
-from nope_interp.errors import UserError, shown
+from experiments.probing.sites import ALL_BUT_FIRST, Site
+from experiments.probing.split import FEWEST_SCORED, Split
+from experiments.results.measurements import rows_of
+from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Where
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.shapes import Activations, Sequences
-from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, stream
-from nope_interp.tasks.examples import first_of_each
-from nope_interp.tasks.sources import TokenSource
 from nope_interp.threads import one_thread_pool
 from probes.nonlinear import TwoLayerProbe
 from probes.positional_vectors import PositionalVectorProbe
@@ -32,15 +30,11 @@ from probes.similarity import SimilarityProbe
 from probes.streaming import StreamingProbe
 from probes.variance import VarianceProbe
 
-ALL_BUT_FIRST = slice(FIRST_POSITION, None)
-# An interval is over sequences.
-_FEWEST_SCORED = 2
-
 Stage = Literal["update", "evaluate"]
 # What is fitted or scored, by site: probes, and after them what else is fitted.
-Learners = dict["Site", list[Any]]
+Learners = dict[Site, list[Any]]
 # The probes of a site, from a seed.
-MakeProbes = Callable[["Site", int], list[StreamingProbe]]
+MakeProbes = Callable[[Site, int], list[StreamingProbe]]
 # Sequences, and what they are given to.
 _Share = tuple[Tensor, Learners]
 
@@ -51,53 +45,6 @@ class Learner(Protocol):
 
     def update(self, activations: Activations, positions: Int[Tensor, " pos"]) -> object:
         """Adds sequences to what has been fitted on."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """A layer and a hook of the residual stream; layer 0's `resid_pre` is the embedding."""
-
-    layer: int
-    hook: str
-
-    @property
-    def name(self) -> str:
-        """The name of the hook point."""
-        return hook_name(self.layer, self.hook)
-
-
-@dataclass(frozen=True)
-class Split:
-    """What one cell of an experiment is measured on."""
-
-    fit: Int[Tensor, "fitted pos"]
-    held_out: Int[Tensor, "scored pos"]
-
-    @classmethod
-    def of(cls, source: TokenSource, n_fit: int, n_held_out: int, **how: Any) -> "Split":
-        """So many sequences of each kind; of those scored each once, where a source repeats some.
-
-        Args:
-            source: what they are drawn from.
-            n_fit: sequences to fit on.
-            n_held_out: sequences to score on.
-            how: length, begin token and seed, as `source.sequences` takes them.
-
-        Returns:
-            The sequences.
-
-        Raises:
-            UserError: as `source.sequences` does.
-        """
-        fit = source.sequences(n_fit, split="fit", **how)
-        held_out = source.sequences(n_held_out, split="held_out", **how)
-        different = first_of_each(held_out)
-        if len(different) < _FEWEST_SCORED:
-            raise UserError(
-                f"all {n_held_out} held-out sequences of {source.name} are the same: give other "
-                "lengths (--lengths)."
-            )
-        return cls(fit, held_out[different])
 
 
 @dataclass(frozen=True)
@@ -113,54 +60,6 @@ class Reading:
     rows: list[dict[str, Any]] = field(repr=False)
     arrays: dict[str, np.ndarray] = field(repr=False)
     probes: dict[Site, list[StreamingProbe]] = field(repr=False)
-
-
-def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = None) -> list[Site]:
-    """The embedding and then every site of the layers, in order of depth.
-
-    Args:
-        n_layers: of the model.
-        sites: hooks of each layer.
-        layers: which ones; None for all.
-
-    Returns:
-        The sites; the embedding comes first, and only once.
-
-    Raises:
-        UserError: for a layer that the model lacks, and for what are no layers or no list of sites.
-    """
-    if isinstance(sites, str) or not isinstance(sites, Sequence):
-        such = sites if isinstance(sites, str) else "resid_post"
-        raise UserError(f"the sites are {shown(sites)}: give a list, such as [{shown(such)}].")
-    chosen = chosen_layers(n_layers, range(n_layers) if layers is None else layers)
-    every = [Site(layer, site) for layer in chosen for site in sites]
-    embedding = Site(0, "resid_pre")
-    return [embedding, *(site for site in every if site != embedding)]
-
-
-def chosen_layers(n_layers: int, layers: Iterable[int]) -> list[int]:
-    """Layers that somebody chose, in their order of depth.
-
-    Args:
-        n_layers: how many the model has.
-        layers: some of them, from 0.
-
-    Returns:
-        The same as Python's whole numbers.
-
-    Raises:
-        UserError: for a layer that the model lacks, and for what are no layers.
-    """
-    try:
-        chosen = sorted(map(index, layers))
-    except TypeError as error:
-        raise UserError(f"layers are {layers!r}: give a list of whole numbers.") from error
-    for layer in chosen:
-        if not 0 <= layer < n_layers:
-            raise UserError(
-                f"the model has no layer {layer}: choose from layers 0 to {n_layers - 1}."
-            )
-    return chosen
 
 
 def code_probes(site: Site, seed: int) -> list[StreamingProbe]:
@@ -247,7 +146,7 @@ def measure(
         UserError: where a site does not exist in the model or its activations are not finite, and
             where a worker dies.
     """
-    if shards.n > 1 and len(split.held_out) < _FEWEST_SCORED * shards.n:
+    if shards.n > 1 and len(split.held_out) < FEWEST_SCORED * shards.n:
         raise UserError(
             f"{len(split.held_out)} different held-out sequences are too few for {shards.n} "
             "shards: ask for fewer --shards."

@@ -15,7 +15,8 @@ from experiments.results.measurements import INTACT, RANDOM_INIT
 from experiments.variants.checks import check_spread
 from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.embedded import embedded_note
-from experiments.variants.notes import beyond_context, notes_on_pretrained
+from experiments.variants.lengths import beyond_context
+from experiments.variants.notes import notes_on_pretrained
 from experiments.variants.train import task_of, trained_model, training_folder, trains_embedded
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError

@@ -4,20 +4,15 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from nope_interp.errors import UserError, shown, unknown_name
-from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.intervene import (
-    Function,
-    Running,
-    check_patterns_act,
-    intervene,
-)
+from nope_interp.hooked_model import HookedModel, check_head
+from nope_interp.interventions.attention_weights import check_patterns_act
+from nope_interp.interventions.intervene import Function, Running, intervene
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import LayerPositions
 from nope_interp.shapes import AttentionMaps
@@ -50,29 +45,6 @@ def by_head(
         A view of it.
     """
     return z.view(*z.shape[:2], n_heads, -1)
-
-
-def check_head(model: HookedModel, layer: int | None, head: int | None) -> tuple[int, int]:
-    """A layer and a head that the model has.
-
-    Args:
-        model: a HookedTransformer or a bridge.
-        layer: from 0.
-        head: from 0.
-
-    Returns:
-        Both.
-
-    Raises:
-        UserError: for what the model does not have.
-    """
-    return _known("layer", layer, model.cfg.n_layers), _known("head", head, model.cfg.n_heads)
-
-
-def _known(what: str, given: int | None, n: int) -> int:
-    if not isinstance(given, Integral) or not 0 <= given < n:
-        raise UserError(f"the model has no {what} {given!r}: choose from 0 to {n - 1}.")
-    return int(given)
 
 
 def head_functions(

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.attention_weights import check_patterns_act
 from nope_interp.interventions.heads import is_causal
-from nope_interp.interventions.intervene import check_patterns_act
 from nope_interp.interventions.patched_runs import HOOKS, Runs, fastest, name_of
 from nope_interp.models.losses import next_log_probabilities
 

@@ -17,7 +17,8 @@ import torch
 from experiments.codes.ablation import site_by_site, through_the_stream
 from experiments.codes.in_depth import statistics_at
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site, Split
+from experiments.probing.sites import Site
+from experiments.probing.split import Split
 from experiments.report.data import ReportData
 from experiments.report.page import render
 from experiments.results.answer import answer_of, judged_by_removal

@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nope_interp import query_blocks, streams
 from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.intervene import (
+from nope_interp.interventions.attention_weights import (
     freeze_first_attention,
-    intervene,
     mean_first_attention,
     without_position,
 )
+from nope_interp.interventions.intervene import intervene
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer

@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float
 
 from experiments.papers.config import ReproduceConfig
-from experiments.probing.measure import Site, feed
+from experiments.probing.measure import feed
+from experiments.probing.sites import Site
 from experiments.results.figures import figure
 from experiments.results.findings import (
     Array,

@@ -14,7 +14,8 @@ from torch import Tensor
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.haviv2022.masked import masked_model
 from experiments.papers.on_text import trained_on_text
-from experiments.probing.measure import feed, sites
+from experiments.probing.measure import feed
+from experiments.probing.sites import sites
 from experiments.results.figures import figure
 from experiments.results.findings import (
     Array,

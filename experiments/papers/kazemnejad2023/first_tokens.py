@@ -19,7 +19,8 @@ from torch import Tensor
 
 from experiments.results.findings import Array
 from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.intervene import Running, scale_attention
+from nope_interp.interventions.attention_weights import scale_attention
+from nope_interp.interventions.intervene import Running
 from nope_interp.shapes import Sequences
 from nope_interp.sites import hook_name
 from nope_interp.streams import firing_hooks, read_at

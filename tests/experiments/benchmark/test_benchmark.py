@@ -25,7 +25,7 @@ from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.in_depth import Place, statistics_at, stream_sites
 from experiments.codes.interchange import interchange_rows
 from experiments.codes.text_moves import TextMoves
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.interchange import NET, THIS_ORDER, followed
 from experiments.results.measurements import table

@@ -28,7 +28,7 @@ from experiments.codes.alignment import (
     told_others,
 )
 from experiments.codes.variable import NONE, UNDECIDED, lines, variable_of
-from experiments.probing.measure import Split
+from experiments.probing.split import Split
 from nope_interp.constructions.planted import N_CTX, Planted
 from nope_interp.constructions.planted.plants import plant
 from nope_interp.errors import UserError

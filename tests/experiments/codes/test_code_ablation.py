@@ -26,7 +26,9 @@ from experiments.codes.first_token import (
 from experiments.codes.in_depth import fitted_in_depth, statistics_at, stream_sites
 from experiments.codes.shift import shift_rows
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Site, Split
+from experiments.probing.measure import FIRST_POSITION
+from experiments.probing.sites import ALL_BUT_FIRST, Site
+from experiments.probing.split import Split
 from experiments.results.code_ablation import (
     EVERYWHERE,
     NONE_KEPT,

@@ -11,7 +11,7 @@ from experiments.codes.in_depth import statistics_at
 from experiments.codes.order import answers_of, order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.comparison.config import CompareConfig
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.interchange import ASKING, GUESSER, QUESTION
 from experiments.results.measurements import table
 from experiments.results.task_use import without_order

@@ -10,7 +10,7 @@ from experiments.benchmark.task import task_of
 from experiments.codes.counting import counting_rows
 from experiments.codes.in_depth import statistics_at
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.interchange import extrapolated, nearer_than
 from experiments.results.measurements import table
 from nope_interp.constructions.planted import plant

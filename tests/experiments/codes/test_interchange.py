@@ -26,7 +26,8 @@ from experiments.codes.order import _guessed, order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.trial import Trial
 from experiments.comparison.config import CompareConfig
-from experiments.probing.measure import Site, Split
+from experiments.probing.sites import Site
+from experiments.probing.split import Split
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.interchange import (
     ADDED_PARTICULAR,

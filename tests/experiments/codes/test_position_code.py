@@ -11,7 +11,7 @@ from torch import Tensor
 
 import nope_interp as ni
 from experiments.codes.position_code import unfitted_code
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from nope_interp.errors import UserError
 from nope_interp.interventions.reading import ROUTES
 from nope_interp.streams import stream

@@ -18,7 +18,7 @@ import nope_interp as ni
 from experiments.codes.answering import Answers, Asking, Changes
 from experiments.codes.longer import PLACES, both_lengths
 from experiments.codes.rescue import _asking, _Run, rescued_lengths
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED, REVERSED, Rescue, Rescued
 from experiments.variants.config import ProbingConfig

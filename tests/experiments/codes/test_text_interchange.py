@@ -21,7 +21,7 @@ from experiments.codes.text_runs import (
 )
 from experiments.codes.text_trial import _adds_beyond_another, _beyond_another
 from experiments.codes.way import share
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
 from experiments.results.measurements import table

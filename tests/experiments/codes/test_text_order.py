@@ -10,7 +10,7 @@ import torch
 
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_order import text_order_rows
-from experiments.probing.measure import Split
+from experiments.probing.split import Split
 from experiments.results.measurements import table
 from experiments.results.text_use import (
     BIGRAM,

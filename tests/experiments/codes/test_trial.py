@@ -17,7 +17,7 @@ from experiments.codes.text_moves import TextMoves
 from experiments.codes.text_runs import Within
 from experiments.codes.trial import Trial
 from experiments.codes.way import share
-from experiments.probing.measure import Site
+from experiments.probing.sites import Site
 from experiments.results.code_ablation import EVERYWHERE
 from experiments.results.interchange import TOWARDS
 from nope_interp.models.encodings import LearnedPositions

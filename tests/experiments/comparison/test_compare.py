@@ -17,8 +17,8 @@ from experiments import Comparison, compare
 from experiments.comparison import cells as parts
 from experiments.comparison import compare as hypotheses
 from experiments.comparison.config import CompareConfig, left_out
-from experiments.probing.measure import Split
 from experiments.probing.shards import read_once
+from experiments.probing.split import Split
 from experiments.results.measurements import intact_readings, read_arrays, write_arrays
 from experiments.runs.folder import RunFolder, fingerprint
 from experiments.sweeps.registry import EXPERIMENTS, experiment

@@ -19,7 +19,8 @@ from experiments.codes.task import intervention_task_of
 from experiments.codes.text_interchange import text_interchange_rows
 from experiments.comparison.config import CompareConfig
 from experiments.heads.history import head_history
-from experiments.probing.measure import Site, code_probes, feed, reading_of
+from experiments.probing.measure import code_probes, feed, reading_of
+from experiments.probing.sites import Site
 from experiments.results.emergence import code_gains, onsets
 from experiments.results.measurements import table
 from experiments.runs.folder import RunFolder

@@ -23,7 +23,7 @@ from experiments.results import heads as tables
 from experiments.results.measurements import write_arrays
 from experiments.sweeps.runs import load_run
 from experiments.variants.ablation import Ablation
-from experiments.variants.notes import beyond_context
+from experiments.variants.lengths import beyond_context
 from nope_interp import streams
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel

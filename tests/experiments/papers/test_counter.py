@@ -24,7 +24,7 @@ from experiments.papers.kazemnejad2023.first_tokens import (
 from experiments.runs.cells import Cells
 from nope_interp.constructions.kazemnejad import BEGIN, absolute_position, counting_config
 from nope_interp.errors import UserError
-from nope_interp.interventions.intervene import scale_attention
+from nope_interp.interventions.attention_weights import scale_attention
 from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer

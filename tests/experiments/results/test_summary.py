@@ -5,7 +5,9 @@ from pathlib import Path
 import torch
 
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Reading, Site, Split
+from experiments.probing.measure import Reading
+from experiments.probing.sites import Site
+from experiments.probing.split import Split
 from experiments.results.summary import summary
 from experiments.sweeps.registry import experiment
 from experiments.sweeps.sweep import Sweep, SweepCell

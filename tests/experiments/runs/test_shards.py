@@ -21,16 +21,10 @@ from experiments.heads import classify as heads
 from experiments.heads.config import HeadsConfig
 from experiments.heads.result import HeadClassification
 from experiments.probing import shards as shards_module
-from experiments.probing.measure import (
-    Reading,
-    Split,
-    feed,
-    make_probes,
-    measure,
-    reading_of,
-    sites,
-)
+from experiments.probing.measure import Reading, feed, make_probes, measure, reading_of
 from experiments.probing.shards import ONE_SHARD, Shards, cut, opened, shard_seed
+from experiments.probing.sites import sites
+from experiments.probing.split import Split
 from experiments.results.heads import settling
 from experiments.runs import ray_cluster
 from experiments.runs.finished import FinishedRun

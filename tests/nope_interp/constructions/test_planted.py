@@ -16,12 +16,12 @@ from torch import Tensor
 from nope_interp.constructions.planted import N_CTX, PLANTS, Planted, plant
 from nope_interp.constructions.planted.task import CODES, NOT_USED, REDUNDANT, SITE, USED
 from nope_interp.errors import UserError
-from nope_interp.interventions.intervene import (
+from nope_interp.interventions.attention_weights import (
     freeze_first_attention,
-    intervene,
     mean_first_attention,
     without_position,
 )
+from nope_interp.interventions.intervene import intervene
 from nope_interp.streams import stream
 
 ALONE = ("variance", "similarity", "counting", "positional vectors")

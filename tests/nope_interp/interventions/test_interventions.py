@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nope_interp.errors import UserError
-from nope_interp.interventions.heads import change_heads
-from nope_interp.interventions.intervene import (
+from nope_interp.interventions.attention_weights import (
     _frozen,
     freeze_first_attention,
-    intervene,
     mean_first_attention,
     scale_attention,
     without_position,
 )
+from nope_interp.interventions.heads import change_heads
+from nope_interp.interventions.intervene import intervene
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.marked import logits_at
 from nope_interp.positions.layers import layer_positions

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.probing.measure import Site, Split, measure
+from experiments.probing.measure import measure
+from experiments.probing.sites import Site
+from experiments.probing.split import Split
 from nope_interp.models.losses import sequence_losses, unigram_losses
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.pretrained.load import Pretrained, reinitialized
