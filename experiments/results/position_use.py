@@ -133,7 +133,7 @@ class Effect:
     @property
     def says(self) -> bool | None:
         """Yes, no, or None for unsure."""
-        if any(high < WORTH_NAMING for _, _, high in self._nets):
+        if any(high < WORTH_NAMING for _, _, high in self._nets.values()):
             return False
         # What another order does as well may yet depend on the code: that says no yes, and no no.
         surely = all(low >= WORTH_NAMING for _, low, _ in self._asked)
@@ -145,21 +145,30 @@ class Effect:
         return min(self._asked)
 
     @property
-    def _nets(self) -> list[Interval]:
-        return [net for net in (self.net, self.beyond, self.particular) if net is not None]
+    def _nets(self) -> dict[str, Interval]:
+        """What follows beyond each thing that it is held against."""
+        nets = {
+            "a random move": self.net,
+            "no move": self.beyond,
+            "random functions": self.particular,
+        }
+        return {against: net for against, net in nets.items() if net is not None}
 
     @property
     def _asked(self) -> list[Interval]:
-        return self._nets if self.this_order is None else [*self._nets, self.this_order]
+        more = [] if self.this_order is None else [self.this_order]
+        return [*self._nets.values(), *more]
 
     @property
     def unsure(self) -> str:
         """Why it says neither yes nor no, in words; empty where it says one of them."""
         if self.says is not None:
             return ""
-        if any(low < WORTH_NAMING for _, low, _ in self._nets):
-            # What is shown may be another comparison, which alone does not make it unsure.
-            return _WIDE if self.least[1] < WORTH_NAMING <= self.least[2] else _WIDE_ELSEWHERE
+        for against, (_, low, _) in self._nets.items():
+            if low < WORTH_NAMING:
+                # What is shown may be another comparison, which alone does not make it unsure.
+                shown = self.least[1] < WORTH_NAMING <= self.least[2]
+                return f"its interval {'' if shown else f'against {against} '}contains 10%"
         wide = any(low < WORTH_NAMING for _, low, _ in self._asked)
         return _ANOTHER if wide else _RANKED
 
@@ -274,8 +283,6 @@ _WORDS: dict[tuple[bool | None, bool | None], Word] = {
     (False, True): Word.REDUNDANT,
     (False, False): Word.NOT_USED,
 }
-_WIDE = "its interval contains 10%"
-_WIDE_ELSEWHERE = "another comparison's interval contains 10%"
 _RANKED = "too many controls do as much"
 _ANOTHER = "an unrelated order may do as much"
 _NO_ANSWER = (Word.CONTRIBUTES, Word.NOT_USED, Word.UNDECIDED)

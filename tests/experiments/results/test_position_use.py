@@ -61,12 +61,12 @@ def test_both_directions_have_to_agree(
         (
             replace(WIDE, this_order=(0.0, -0.04, 0.03)),
             YES,
-            "moved: another comparison's interval contains 10%",
+            "moved: its interval against a random move contains 10%",
         ),
         (
             replace(WIDE, beyond=(0.2, 0.12, 0.28)),
             YES,
-            "moved: another comparison's interval contains 10%",
+            "moved: its interval against a random move contains 10%",
         ),
         (replace(WIDE, this_order=(0.2, 0.0, 0.4)), YES, "moved: its interval contains 10%"),
         (
