@@ -26,7 +26,6 @@ from experiments.codes.first_token import (
 from experiments.codes.in_depth import fitted_in_depth, statistics_at, stream_sites
 from experiments.codes.shift import shift_rows
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import FIRST_POSITION
 from experiments.probing.sites import ALL_BUT_FIRST, Site
 from experiments.probing.split import Split
 from experiments.results.code_ablation import (
@@ -38,7 +37,7 @@ from experiments.results.code_ablation import (
     only,
     without,
 )
-from experiments.results.measurements import table
+from experiments.results.measurements import FIRST_POSITION, table
 from experiments.results.usage import Use, use_verdicts, uses_at
 from nope_interp.constructions.planted import Planted, plant
 from nope_interp.hooked_model import HookedModel

@@ -18,7 +18,7 @@ from probes.codes.controls import (
     moved_elsewhere,
     random_subspace,
     side_effects,
-    size_matched,
+    size_matched_removal,
     sizes_of,
 )
 from probes.codes.directions import (
@@ -680,7 +680,7 @@ def test_each_removal_is_held_against_its_own_displacement(statistics):
     sizes = torch.ones(24)
     for code in CODES:
         removal = statistics.kept(set(CODES) - {code})
-        control = size_matched(removal, sizes, statistics)
+        control = size_matched_removal(removal, sizes, statistics)
         in_the_mean = code in HALVES
         assert isinstance(control, SizeMatched if in_the_mean else OtherContent)
 
