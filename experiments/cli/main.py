@@ -1,4 +1,4 @@
-"""`nope-interp`: a typed door to what Python offers, too.
+"""`nope-interp`: a typed door to what Python offers as well.
 
 Nothing heavy is imported until a command needs it, so that `--help` answers at once.
 """

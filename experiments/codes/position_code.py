@@ -313,7 +313,9 @@ def set_position(
     if isinstance(routes, str):
         raise UserError(f"routes are {routes!r}: give a list, such as [{routes!r}].")
     if not isinstance(dose, Real):
-        raise UserError(f"dose is {shown(dose)}: give the share of the way to move, up to 1.")
+        raise UserError(
+            f"dose is {shown(dose)}: give the share of the way to move, above 0 and up to 1."
+        )
     if not isinstance(control, Integral | None):
         raise UserError(f"control is {shown(control)}: give a seed, a whole number.")
     if control is None:

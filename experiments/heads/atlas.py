@@ -149,7 +149,7 @@ def heads_atlas(
     """
     from experiments.heads.classify import classify_heads, without_what_is_not_there
 
-    if isinstance(models, str | Path):
+    if isinstance(models, str) or not isinstance(models, Sequence):
         raise UserError(f"the models are {shown(models)}: give a list of two or more.")
     called = [name_of(model) for model in models]
     if len(called) < 2 or len(set(called)) < len(called):

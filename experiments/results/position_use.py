@@ -148,8 +148,8 @@ class Effect:
     def _nets(self) -> dict[str, Interval]:
         """What follows beyond each thing that it is held against."""
         nets = {
-            "a random move": self.net,
-            "no move": self.beyond,
+            "a random change": self.net,
+            "nothing put back": self.beyond,
             "random functions": self.particular,
         }
         return {against: net for against, net in nets.items() if net is not None}

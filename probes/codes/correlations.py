@@ -47,7 +47,7 @@ def correlation(
         by_chance: the variances of these sums, from sequence to sequence. The identity's weight is
             the share of the mean square of correlations that they explain: 1 where nothing really
             correlates. This is the shrinkage of Schäfer and Strimmer (2005) towards the identity.
-            None shrinks nothing.
+            None mixes in the least weight alone.
 
     Returns:
         The correlations, `[pos pos]`, whose eigenvalues are at least the identity's weight, and the

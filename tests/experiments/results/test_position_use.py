@@ -61,12 +61,24 @@ def test_both_directions_have_to_agree(
         (
             replace(WIDE, this_order=(0.0, -0.04, 0.03)),
             YES,
-            "moved: its interval against a random move contains 10%",
+            "moved: its interval against a random change contains 10%",
         ),
         (
+            NO_RANK,
             replace(WIDE, beyond=(0.2, 0.12, 0.28)),
+            "moved: too many controls do as much; "
+            "put back: its interval against a random change contains 10%",
+        ),
+        (
+            NO_RANK,
+            replace(YES, beyond=(0.4, 0.05, 0.7), this_order=(0.1, 0.02, 0.08)),
+            "moved: too many controls do as much; "
+            "put back: its interval against nothing put back contains 10%",
+        ),
+        (
+            replace(YES, particular=(0.4, 0.05, 0.7), this_order=(0.1, 0.02, 0.08)),
             YES,
-            "moved: its interval against a random move contains 10%",
+            "moved: its interval against random functions contains 10%",
         ),
         (replace(WIDE, this_order=(0.2, 0.0, 0.4)), YES, "moved: its interval contains 10%"),
         (
