@@ -94,7 +94,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def test_a_run_in_shards_finds_the_same_bits(
     one_thread: None, tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = dataclasses.replace(COMPARE, variants=False, uses="no")
+    config = dataclasses.replace(COMPARE, variants=False)
     with monkeypatch.context() as patch:
         patch.setattr(shards_module, "opened", pickling)
         expected = compare(config, out=tmp_path / "here", shards=2, show_progress=False)

@@ -84,7 +84,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 # Its model alone, without variants.
-ALONE = dataclasses.replace(COMPARE, variants=False, uses="no")
+ALONE = dataclasses.replace(COMPARE, variants=False)
 
 
 @pytest.fixture(scope="module")

@@ -455,9 +455,7 @@ def test_an_orphan_leaves_the_marker_of_its_successor(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_cells_that_go_wrong_do_not_keep_others_from_running(
-    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_that_go_wrong_do_not_keep_others_from_running(quick: None, tmp_path: Path) -> None:
     config = asked([0, RAISES, 1, REFUSES, 2, LEAVES, DIES, 3, 4])
     sweep = run_sweep(config, out=tmp_path, jobs=2, show_progress=False)
     assert seeds_in(sweep, "done") == {0, 1, 2, 3, 4}
@@ -478,8 +476,6 @@ def test_cells_that_go_wrong_do_not_keep_others_from_running(
     before = {c.folder: file_of(c.folder) for c in sweep.cells if QUICK.finished(c.folder)}
     assert len(before) == 5
     (tmp_path / "mended").touch()
-    # Nothing kills a process any more: these cells are as well off in this one.
-    monkeypatch.setattr(sweep_workers, "sweep_pool", lambda *_: HERE)
     again = run_sweep(config, out=tmp_path, jobs=1, show_progress=False)
     assert again.folder == sweep.folder
     assert set(again.states().values()) == {"done"}
