@@ -10,7 +10,7 @@ Position 40 keeps its content and tells, by this code, that it is position 41.
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Integral
 from operator import index
 
 import torch
@@ -312,10 +312,6 @@ def set_position(
         raise UserError(f"code is {shown(code)}: give what fit_code made.")
     if isinstance(routes, str):
         raise UserError(f"routes are {routes!r}: give a list, such as [{routes!r}].")
-    if not isinstance(dose, Real):
-        raise UserError(
-            f"dose is {shown(dose)}: give the share of the way to move, above 0 and up to 1."
-        )
     if not isinstance(control, Integral | None):
         raise UserError(f"control is {shown(control)}: give a seed, a whole number.")
     if control is None:

@@ -12,7 +12,8 @@ from experiments.variants.embedded import EMBEDDED_MODEL
 from nope_interp.hooked_model import check_head
 
 _SHOWN = "print(lm.read(prompt))"
-_LOADED = {"device": "cpu", "revision": None, "dtype": "float32", "positions": "auto", "text": None}
+# How a model is loaded where nothing is said of it.
+LOADED = {"device": "cpu", "revision": None, "dtype": "float32", "positions": "auto", "text": None}
 
 
 def code(playground: Playground, state: State) -> CodeAnswer:
@@ -49,7 +50,7 @@ def code(playground: Playground, state: State) -> CodeAnswer:
 def _load(playground: Playground) -> str:
     config = playground.loaded.config
     given = vars(config) | {"device": playground.variant.spec.device}
-    words = [f"{name}={given[name]!r}" for name, usual in _LOADED.items() if given[name] != usual]
+    words = [f"{name}={given[name]!r}" for name, usual in LOADED.items() if given[name] != usual]
     own = [] if config.model == str(EMBEDDED_MODEL) else [repr(config.model)]
     return ", ".join([*own, *words])
 

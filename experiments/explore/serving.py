@@ -10,12 +10,12 @@ import socket
 import threading
 from contextlib import suppress
 from importlib.util import find_spec
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from experiments.explore.playground import Playground
 from experiments.explore.port import LOCAL, check_port
+from experiments.explore.python import LOADED
 from experiments.explore.text import probes_for
 from experiments.loaded import LoadedModel, load
 from experiments.variants.embedded import EMBEDDED_MODEL
@@ -132,9 +132,8 @@ def explore(
 
 
 def _refuse_given(how: dict[str, Any]) -> None:
-    usual = signature(explore).parameters
-    for name, value in how.items():
-        if value != usual[name].default:
+    for name, usual in LOADED.items():
+        if how[name] != usual:
             raise UserError(
                 f"{name} is given for a model that is loaded and has its own: leave it out, or "
                 "give the model's name."

@@ -8,6 +8,7 @@ another (an interchange intervention: Geiger et al. 2021, arXiv 2106.02997).
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import TypeVar
 
 import torch
@@ -76,9 +77,9 @@ class Move:
 
     def by(self, dose: float) -> Moved:
         """The change by a share of the way, above 0 and up to 1; raises ProbeError for another."""
-        if not 0 < dose <= 1:
+        if not isinstance(dose, Real) or not 0 < dose <= 1:
             raise ProbeError(
-                f"dose is {dose}: give the share of the way to move, above 0 and up to 1"
+                f"dose is {dose!r}: give the share of the way to move, above 0 and up to 1"
             )
         scale = self.base.scale + dose * self.scaled
         return Moved(self.base.means, scale, self.base.added + dose * self.told)
