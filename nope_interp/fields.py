@@ -16,7 +16,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
+from typing import Annotated, Any, Literal, NamedTuple, TypeGuard, TypeVar, Union
 
 from nope_interp.errors import FieldError, UserError, shown, unknown_name
 
@@ -203,8 +203,22 @@ def _fitted_one(value: Any, kind: _Kind) -> Any:
     return value
 
 
-def _whole(value: Any, numbers: Range | None) -> int:
+def is_whole(value: Any, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
+    """Whether a value is a whole number, Python's or NumPy's, in a range; True and False are none.
+
+    Args:
+        value: anything.
+        least: the smallest number that will do; None for any.
+        most: the largest one.
+    """
     if not isinstance(value, Integral) or isinstance(value, bool):
+        return False
+    number = int(value)
+    return (least is None or number >= least) and (most is None or number <= most)
+
+
+def _whole(value: Any, numbers: Range | None) -> int:
+    if not is_whole(value):
         raise _DoesNotFit
     if abs(int(value)) >= 10**_MOST_DIGITS:
         # A range that ends says more than a limit that is everybody's.

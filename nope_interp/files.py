@@ -4,10 +4,12 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -40,6 +42,11 @@ def given_path(path: Path | str) -> Path:
         raise UserError(
             f"{str(path)!r} begins with a user who has no home here: check the path."
         ) from error
+
+
+def file_slug(name: str) -> str:
+    """A name as a part of a file's: letters, digits, points and dashes, at most 60; "" of none."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:60]
 
 
 def make_folder(folder: Path) -> Path:
@@ -171,6 +178,25 @@ def honour_umask(path: Path) -> None:
         new.unlink(missing_ok=True)
 
 
+def file_digest(path: Path) -> str:
+    """SHA-256 of what a file holds, in hexadecimal; one that has not changed is not read again.
+
+    Args:
+        path: the file, which may be of gigabytes.
+
+    Raises:
+        OSError: where it cannot be read.
+    """
+    stat = path.stat()
+    return _digest_of_file(path.absolute(), stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _digest_of_file(path: Path, size: int, modified_ns: int) -> str:
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
 def digest_of(header: str, tensors: Iterable[tuple[str, str, Sequence[int], memoryview]]) -> str:
     """What tells whether a file of tensors is as it was written.
 
@@ -224,7 +250,11 @@ def write_json(path: Path, value: Any) -> Path:
     Raises:
         UserError: as `write_atomically` does.
     """
-    text = json.dumps(value, indent=2, sort_keys=True) + "\n"
+    return write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write `text` as UTF-8, atomically; raises UserError as `write_atomically` does."""
     return write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
@@ -240,32 +270,43 @@ def read_json(path: Path) -> Any:
     Raises:
         UserError: where the file is missing or is not JSON.
     """
+    text = utf8_of(path, "the file", "check the path")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"cannot read {str(path)!r} ({error.strerror or error}): check the path."
-        ) from error
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{str(path)!r} is not valid JSON ({error}): mend it, or give another file."
         ) from error
 
 
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file; raises UserError where it is missing, empty or something else."""
+def utf8_of(path: Path | str, what: str, remedy: str) -> str:
+    """What a UTF-8 file says, without the mark that some editors put before it.
+
+    Args:
+        path: the file; `~` is the home folder.
+        what: the file is called so in errors, such as "the config".
+        remedy: what to do where it cannot be read.
+
+    Returns:
+        Its text.
+
+    Raises:
+        UserError: where it is missing, cannot be read or is not UTF-8.
+    """
     try:
-        text = path.expanduser().read_text(encoding="utf-8")
+        return given_path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"the text {str(path)!r} is not UTF-8 ({error.reason}): save it as UTF-8 first."
+            f"{what} {str(path)!r} is not UTF-8 ({error.reason}): save it as UTF-8 first."
         ) from error
-    # ValueError: a name that no file can have. RuntimeError: the folder of a user that is none.
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = getattr(error, "strerror", None) or error
-        raise UserError(
-            f"cannot read the text {str(path)!r} ({reason}): give a UTF-8 file."
-        ) from error
+        raise UserError(f"cannot read {what} {str(path)!r} ({reason}): {remedy}.") from error
+
+
+def read_text(path: Path | str) -> str:
+    """The text of a UTF-8 file; raises UserError where it is missing, empty or something else."""
+    text = utf8_of(path, "the text", "give a UTF-8 file")
     if not text.strip():
         raise UserError(f"the text {str(path)!r} is empty: give a file with text in it.")
     return text

@@ -39,6 +39,7 @@ from nope_interp.positions.order import position_table
 from nope_interp.pretrained.dropped import check_droppable, drop_positions, save_folder
 from nope_interp.pretrained.load import load_plain, load_pretrained
 from nope_interp.pretrained.scaled import SCALINGS, can_be_scaled, scaled_rotary
+from nope_interp.pretrained.switched_off import rotary_modules
 from nope_interp.training.loop import watched_steps
 from nope_interp.training.recalibrate import check_parts, only_tokens, recalibrate
 
@@ -84,7 +85,12 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
     layers = position_table(load_pretrained(config.model, **_where(config, device)).model)
     model, tokenizer, notes = load(config.model)
     check_droppable(model, config.model, qk_norm=config.qk_norm)
+    if all(row["positions"] != "rotary" for row in layers):
+        raise UserError(
+            f"no layer of {config.model!r} rotates queries and keys: there is nothing to drop."
+        )
     check_parts(model, config.trained)
+    notes = (*notes, *_scaled_as_well(model))
     context = config.context or model.config.max_position_embeddings
     lengths = config.lengths_of(context, most_tokens(model.config))
     check_has_positions(model.config, max(*lengths, config.training.seq_len))
@@ -123,6 +129,15 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
         "notes": [*notes, *_notes(config, context, lengths)],
     }
     return Made(Dropped(arrays, facts).table(config.experiment, config.seed), arrays, facts)
+
+
+def _scaled_as_well(model: Any) -> list[str]:
+    """A sentence where the rotation also scales queries and keys, as YaRN's and LongRoPE's do."""
+    found = {getattr(m.rotary_emb, "attention_scaling", 1.0) for m in rotary_modules(model)}
+    return [
+        f"Its rotation makes queries and keys {factor:.3g} times as long. That is dropped with it."
+        for factor in sorted(found - {1.0})
+    ]
 
 
 def _check_memory(

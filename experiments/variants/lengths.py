@@ -1,16 +1,16 @@
 """How long the sequences may be that a model reads."""
 
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 from nope_interp.errors import UserError, shown, warn
+from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel
 from nope_interp.memory import check_room, forward_bytes
-from nope_interp.positions.layers import family_encoding
+from nope_interp.positions.layers import TABLED, family_encoding
 
 # Families that look their angles, or biases, up in a table, which ends.
-_TABLES = ("codegen", "gptj", "mpt")
+_TABLES = (*TABLED, "mpt")
 _SHORTEST = 8
 
 
@@ -48,7 +48,7 @@ def check_length(model: HookedModel, kind: str, seq_len: int, n_sequences: int) 
         UserError: for too short or too long ones, and for those that memory cannot hold.
     """
     limit = model.cfg.n_ctx
-    if not isinstance(seq_len, Integral) or seq_len < _SHORTEST:
+    if not is_whole(seq_len, _SHORTEST):
         raise UserError(f"seq_len is {shown(seq_len)}: give a whole number from {_SHORTEST} on.")
     if kind != "pretrained":
         if seq_len > limit:

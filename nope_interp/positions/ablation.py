@@ -13,13 +13,13 @@ never trained for it, so measure its loss beside.
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
-from numbers import Integral
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from nope_interp.errors import UserError
+from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel, check_hooked, key_heads
 from nope_interp.positions.changes import Change
 from nope_interp.positions.conditions import Condition, parse_condition
@@ -184,7 +184,8 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         self._ran = self._reached = True
 
     def _attach(self, change: Change, undo: ExitStack) -> None:
-        self._fired[change.name] = 0
+        if not change.gives_back:
+            self._fired[change.name] = 0
         if change.undo is not None:
             undo.callback(change.undo)
 
@@ -193,7 +194,8 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         # What comes after the arguments: a module's output, or its keyword arguments.
         def on_call(module: nn.Module, args: Any, further: Any) -> Any:
             changed = change.apply(further) if of_output else change.apply(args, further)
-            self._fired[change.name] += 1
+            if not change.gives_back:
+                self._fired[change.name] += 1
             return changed
 
         if of_output:
@@ -224,7 +226,7 @@ def _chosen(what: str, given: Any, n: int) -> list[int] | None:
         return None
     listed = given.tolist() if hasattr(given, "tolist") else given
     several: list[Any] = list(listed) if isinstance(listed, Iterable) else [None]
-    if not all(isinstance(one, Integral) and not isinstance(one, bool) for one in several):
+    if not all(map(is_whole, several)):
         raise UserError(f"{what}s are {given!r}: give whole numbers such as [0, 2, 5].")
     numbers = [int(one) for one in several]
     if not numbers:

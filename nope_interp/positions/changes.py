@@ -24,6 +24,8 @@ class Change:
             "arguments" hands it the positional and the keyword arguments and does the same.
         apply: the change.
         undo: called once when the change is taken away, for what it did to the module itself.
+        gives_back: whether it takes nothing away, but ends another change behind a module's work. A
+            pass that ends inside the module never comes to it.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Change:
     what: Literal["output", "arguments"]
     apply: Callable[..., Any]
     undo: Callable[[], None] | None = None
+    gives_back: bool = False
 
 
 Heads = list[int] | None

@@ -50,7 +50,7 @@ def bias_changes(
     if family == "t5":
         shared = _SharedBias(attn, flat)
         yield Change(at, attn, "arguments", shared.changed_for_this_layer)
-        yield Change(f"{at}.output", attn, "output", shared.unchanged_for_the_next)
+        yield Change(f"{at}.output", attn, "output", shared.unchanged_for_the_next, gives_back=True)
         return
     # Bloom's bias is [batch * head 1 key], MPT's [head 1 key]; Falcon's is a part of its mask.
     name = {"bloom": "alibi", "mpt": "position_bias", "falcon": "attention_mask"}[family]
@@ -141,4 +141,4 @@ def _gpt_neo_window(attention: Any, at: str) -> Change:
     def undo() -> None:
         attention.bias = windowed
 
-    return Change(f"{at} bias", attention, "output", lambda output: output, undo)
+    return Change(f"{at} bias", attention, "arguments", lambda *given: given, undo)

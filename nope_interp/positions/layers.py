@@ -34,6 +34,8 @@ _NEIGHBOURS = ("codegen", "cohere", "cohere2", "gptj", "llama4_text")
 
 # Set in a pretrained model's config where its family's positions are switched off: it has none.
 WITHOUT = "without_positions"
+# Families whose attention looks its sines and cosines up in a table of its own.
+TABLED = ("gptj", "codegen")
 
 _NAMES = {"rotary": "rotary positions", "alibi": "ALiBi", "t5": "T5's relative bias"}
 
@@ -274,7 +276,7 @@ def rotary_attribute(model: HookedModel, layer: int, name: str) -> Any:
 
 
 def _frequencies(model: HookedModel, layer: int) -> Float[Tensor, " frequency"]:
-    if model.original_model.config.model_type not in ("gptj", "codegen"):
+    if model.original_model.config.model_type not in TABLED:
         return rotary_attribute(model, layer, "inv_freq")
     # A table of sines, then cosines: those of position 1, of angles up to one radian.
     table = model.blocks[layer].attn.original_component.embed_positions
@@ -282,7 +284,7 @@ def _frequencies(model: HookedModel, layer: int) -> Float[Tensor, " frequency"]:
 
 
 def _base(config: Any, kind: str | None) -> float:
-    if config.model_type in ("gptj", "codegen"):
+    if config.model_type in TABLED:
         return 10_000.0  # as their code has it
     rope = config.rope_parameters
     # Gemma 3 has one base for its local layers and one for its global ones.

@@ -14,10 +14,9 @@ from nope_interp.hooked_model import HookedModel, key_heads
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.changes import Args, Change, Heads, Kwargs, position_permutation
 from nope_interp.positions.conditions import Condition
-from nope_interp.positions.layers import LayerPositions, rotary_attribute
+from nope_interp.positions.layers import TABLED, LayerPositions, rotary_attribute
 
-# Families whose attention stays Hugging Face's own in a bridge: no hook shows their angles.
-_TABLE = ("gptj", "codegen")
+# Families whose attention is given its angles: no hook shows them.
 _GIVEN = ("llama4_text", "olmo_hybrid")
 
 
@@ -60,18 +59,19 @@ def rotary_changes(
     family, still = None, 1.0
     if not isinstance(model, HookedTransformer):
         family = model.original_model.config.model_type
-    own = family in (*_TABLE, *_GIVEN)
+    own = family in (*TABLED, *_GIVEN)
     if own and heads is not None:
         raise UserError(f"a {family} model shows no rotated queries: ablate whole layers of it.")
     # The cosine of angle 0 is 1, or the factor by which YaRN and LongRoPE scale queries and keys.
-    if family is not None and family not in _TABLE:
+    if family is not None and family not in TABLED:
         still = float(rotary_attribute(model, layer.layer, "attention_scaling"))
     n_frequencies = (layer.rotary_dims or 0) // 2
     rotation = _Rotation(condition, still, n_frequencies, seed, layer.neighbours)
-    if family in _TABLE:
+    if family in TABLED:
         table = _Table(attn.original_component, rotation)
         yield Change(at, attn, "arguments", table.swap)
-        yield Change(f"{at}.embed_positions", attn, "output", table.put_back, table.undo)
+        put_back = table.put_back, table.undo
+        yield Change(f"{at}.embed_positions", attn, "output", *put_back, gives_back=True)
     elif family in _GIVEN or (family and condition.name == "shuffled" and heads is None):
         # The hooks of cosines see a block of queries at a time, and these trade places with all.
         yield Change(f"{at} position_embeddings", attn, "arguments", rotation.of_arguments)
@@ -148,7 +148,9 @@ class _Table:
         self.own: Tensor | None = None
 
     def swap(self, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
-        self.own = own = self.attention.embed_positions
+        if self.own is None:  # else a pass ended inside attention, and nothing was put back
+            self.own = self.attention.embed_positions
+        own = self.own
         positions = kwargs["position_ids"][0]
         sin, cos = own[positions].chunk(2, dim=-1)
         changed = (self.rotation.sines(sin[None]), self.rotation.cosines(cos[None]))

@@ -1,6 +1,9 @@
 """A checkpoint's config and weights as a transformers model; code that it brings is not run."""
 
-from collections.abc import Iterable, Mapping
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,10 @@ from nope_interp.pretrained.published import (
     refuse_codellm,
 )
 from nope_interp.pretrained.switched_off import switch_off
+
+# Causal masks that older versions of transformers saved with the weights of these families.
+_SAVED_MASKS = re.compile(r"attn\.(attention\.)?(bias|masked_bias|causal_mask)$")
+_WITH_MASKS = ("gpt2", "gpt_neo", "gptj", "codegen")
 
 
 def read_checkpoint(
@@ -68,6 +75,8 @@ def read_checkpoint(
     model, unexpected = _weights(name, where, config, drope, how)
     if drope is None and config.model_type == "llama" and has_head_scales(unexpected):
         model, unexpected = _weights(name, where, config, Format("llama", scaled=True), how)
+    if config.model_type in _WITH_MASKS:
+        unexpected = {tensor for tensor in unexpected if not _SAVED_MASKS.search(tensor)}
     idle = set() if drope is None else drope.idle(unexpected)
     _refuse_unexpected(name, unexpected - idle, published=drope is not None or is_known(name))
     notes = []
@@ -110,16 +119,17 @@ def _weights(
     loader, renamed = _auto_class(config, name), None
     if format is not None:
         loader, renamed = model_class(format), format.renamed
-    model, loading = loader.from_pretrained(
-        **where,
-        **how,
-        config=config,
-        key_mapping=renamed,
-        use_safetensors=True,
-        trust_remote_code=False,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # they are refused below, by name
-    )
+    with _nothing_converted(name):
+        model, loading = loader.from_pretrained(
+            **where,
+            **how,
+            config=config,
+            key_mapping=renamed,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+        )
     other = sorted(str(key) for key, *_ in loading["mismatched_keys"])
     if other:
         raise UserError(
@@ -134,6 +144,33 @@ def _weights(
             "complete checkpoint."
         )
     return model, set(loading["unexpected_keys"])
+
+
+@contextmanager
+def _nothing_converted(name: str) -> Iterator[None]:
+    """Refuse pickled weights of a hub's model.
+
+    transformers would have a service unpickle them, in a pull request that everybody sees, and read
+    what that makes.
+    """
+    variable = "DISABLE_SAFETENSORS_CONVERSION"
+    before = os.environ.get(variable)
+    os.environ[variable] = "1"
+    try:
+        yield
+    except OSError as error:
+        if "cannot be loaded with `safetensors`" not in str(error):
+            raise
+        raise UserError(
+            f"the model {name!r} has no weights in safetensors there, and pickled ones are not "
+            "read here: load it with transformers where you trust it, save_pretrained() it, and "
+            "give that folder."
+        ) from error
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
 
 
 def _refuse_unexpected(name: str, unexpected: Iterable[str], *, published: bool) -> None:

@@ -6,12 +6,12 @@ authors of a checkpoint did: a model that was trained without positions may come
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.models.config import DECLARED
-from nope_interp.positions.layers import FAMILIES, WITHOUT, declared, family_encoding
+from nope_interp.positions.layers import FAMILIES, TABLED, WITHOUT, declared, family_encoding
 
 # Published checkpoints without positions whose files do not say so, by their hub names: Wang et al.
 # 2024 (arXiv 2404.12224) and Kim et al. 2025 (arXiv 2509.21042).
@@ -66,14 +66,23 @@ def check_rotation(name: str, raw: Mapping[str, Any]) -> None:
     """
     if FAMILIES.get(raw.get("model_type", "")) != "rotary" or raw["model_type"] == "olmo_hybrid":
         return  # OLMo hybrid's code knows a base that is none
-    for field in ("rope_parameters", "rope_scaling"):
-        inner = raw.get(field)
-        for key, value in inner.items() if isinstance(inner, dict) else ():
-            kind = key in ("rope_type", "type") and _is_none(value)
-            if kind or (key == "rope_theta" and not value):
-                raise _unreadable(name, field, f"`{key}: {json.dumps(value)}` in the `{field}`")
+    for field, key, value in _said_of_rotation(raw):
+        kind = key in ("rope_type", "type") and _is_none(value)
+        of_layers = key.endswith("_attention") and value is None
+        if kind or of_layers or (key == "rope_theta" and not value):
+            raise _unreadable(name, field, f"`{key}: {json.dumps(value)}` in the `{field}`")
     if "rope_theta" in raw and raw["rope_theta"] is None and not raw.get("rope_parameters"):
         raise _unreadable(name, "rope_theta", "`rope_theta: null` in the config")
+
+
+def _said_of_rotation(raw: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """What a config says of rotation in fields of its own, and there of each type of layers: field,
+    key and value."""
+    for field in ("rope_parameters", "rope_scaling"):
+        inner = raw.get(field)
+        inner = inner if isinstance(inner, dict) else {}
+        for told in (inner, *(of for of in inner.values() if isinstance(of, dict))):
+            yield from ((field, key, value) for key, value in told.items())
 
 
 def _unreadable(name: str, field: str, hint: str) -> UserError:
@@ -100,11 +109,16 @@ def check_pairs(name: str, raw: Mapping[str, Any]) -> None:
             f"transformers turns dimensions in pairs, but a head of {name!r} has {turned} to turn: "
             "choose another model."
         )
+    if turned == 0 and raw["model_type"] in TABLED:
+        raise UserError(
+            f"the config of {name!r} has `rotary_dim: 0`, which transformers cannot read: take "
+            "`rotary_dim` out of config.json, and add --positions none."
+        )
 
 
 def _turned(raw: Mapping[str, Any]) -> int | None:
     """How many dimensions of a head are turned; None where the config does not say."""
-    if isinstance(raw.get("rotary_dim"), int) and raw["model_type"] in ("gptj", "codegen"):
+    if isinstance(raw.get("rotary_dim"), int) and raw["model_type"] in TABLED:
         return int(raw["rotary_dim"])
     size, width, heads = (raw.get(k) for k in ("head_dim", "hidden_size", "num_attention_heads"))
     if size is None and isinstance(width, int) and isinstance(heads, int) and heads > 0:
@@ -118,7 +132,7 @@ def _turned(raw: Mapping[str, Any]) -> int | None:
     told = {**raw, **(inner if isinstance(inner, dict) else {})}
     usual = _usual_rotation(CONFIG_MAPPING[raw["model_type"]])
     heeded = told.get(_PART) if _PART in usual else None
-    return int(size * (heeded or 1))
+    return int(size * heeded) if isinstance(heeded, int | float) else size
 
 
 def _usual_rotation(family: Any) -> Mapping[str, Any]:
@@ -193,7 +207,8 @@ def _hint(name: str, raw: Mapping[str, Any], config: Any, own: str) -> str | Non
         frozenset() if turns_none else _AMOUNTS,
         any(_affirms(key, value) for key, value in raw.items()),
     )
-    for key, value in raw.items():
+    inner = ((key, value) for _, key, value in _said_of_rotation(raw))
+    for key, value in (*raw.items(), *inner):
         if key not in heeded and _denies(key, value, raw, words):
             return f"`{key}: {_cut(json.dumps(value))}` in the config of {name!r}"
     # MPT's code adds ALiBi whatever this says.

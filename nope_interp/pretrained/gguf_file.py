@@ -3,13 +3,13 @@
 Whoever asks while another process converts a file waits for it, and finds the folder.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ import torch
 from filelock import FileLock
 
 from nope_interp.errors import UserError
-from nope_interp.files import honour_umask, make_folder, write_json
-from nope_interp.pretrained.gguf_rotation import follow_rotation
+from nope_interp.files import file_digest, given_path, honour_umask, make_folder, write_json
+from nope_interp.pretrained.gguf_rotation import follow_rotation, follow_window
 from nope_interp.pretrained.quiet import quiet
 
 # Which way of converting made a folder: what an older one made is made again.
@@ -29,7 +29,7 @@ def cache_folder() -> Path:
     """Where converted models are kept: $NOPE_INTERP_CACHE, else the user's cache folder."""
     chosen = os.environ.get("NOPE_INTERP_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) if chosen else Path(base) / "nope-interp"
+    return given_path(chosen or str(Path(base) / "nope-interp"))
 
 
 def converted_gguf(path: Path) -> Path:
@@ -46,8 +46,7 @@ def converted_gguf(path: Path) -> Path:
             than its model, and for rotations that cannot be followed.
         Exception: what the libraries that read it raise of a damaged file.
     """
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = file_digest(path)
     folder = cache_folder() / "gguf" / digest[:16]
     # Written last: a conversion that was killed half-way is made again.
     complete = folder / "complete.json"
@@ -62,18 +61,25 @@ def converted_gguf(path: Path) -> Path:
 
 
 def _is_made(complete: Path, made: dict[str, Any]) -> bool:
-    return complete.is_file() and json.loads(complete.read_text()) == made
+    try:
+        return bool(json.loads(complete.read_text(encoding="utf-8")) == made)
+    except (OSError, ValueError):  # not there, or damaged
+        return False
 
 
 def _convert(path: Path, folder: Path) -> None:
     import gguf
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    with quiet(), _parsed_once():
+    # transformers would take a tokenizer, and code, from what else lies in the file's folder.
+    with TemporaryDirectory() as alone, quiet(), _parsed_once():
+        (Path(alone) / path.name).symlink_to(path.absolute())
+        where: dict[str, Any] = {"pretrained_model_name_or_path": alone, "gguf_file": path.name}
+        where["trust_remote_code"] = False
         config = AutoConfig.from_pretrained(**where)
         reader = gguf.GGUFReader(str(path))
         follow_rotation(reader, config, path.name)
+        follow_window(reader, config)
         model, loading = AutoModelForCausalLM.from_pretrained(
             **where, config=config, dtype=torch.float32, output_loading_info=True
         )

@@ -1,11 +1,13 @@
-"""What a GGUF file says of rotation, which transformers reads of its base alone."""
+"""What a GGUF file says of rotation and windows, and transformers does not read."""
 
 from typing import Any
 
 from nope_interp.errors import UserError
+from nope_interp.positions.layers import declared
 
 # Of Gemma 3 the file's scaling is that of its global layers (its family's configs say so).
 _GLOBAL = "full_attention"
+_PART = "partial_rotary_factor"
 # transformers reads these itself.
 _READ = ("gpt-oss", "gpt_oss")
 # Keys of a scaling that are followed below, and one that changes nothing.
@@ -13,7 +15,8 @@ _FOLLOWED = frozenset({"type", "factor", "original_context_length", "finetuned"}
 
 
 def follow_rotation(reader: Any, config: Any, name: str) -> None:
-    """Let a config rotate as its file says: by its base, its scaling, and its own frequencies.
+    """Let a config rotate as its file says: by its base, its scaling, its own frequencies, and as
+    much of each head.
 
     Llama 3.1 and later divide their frequencies by factors, which llama.cpp writes as a tensor.
 
@@ -31,6 +34,9 @@ def follow_rotation(reader: Any, config: Any, name: str) -> None:
         return
     if (base := _said(reader, f"{family}.rope.freq_base")) is not None:
         rope.get(_GLOBAL, rope)["rope_theta"] = float(base)
+    turned = _said(reader, f"{family}.rope.dimension_count")
+    if turned is not None and _PART in rope:
+        rope[_PART] = int(turned) / _head_size(config)
     scaling = _scaling(reader, f"{family}.rope.scaling.", config)
     by_layers = "rope_theta" not in rope and not family.startswith("gemma3")
     if scaling is None or (scaling and by_layers):
@@ -39,6 +45,24 @@ def follow_rotation(reader: Any, config: Any, name: str) -> None:
             "the model's Hugging Face folder."
         )
     rope.get(_GLOBAL, rope).update(scaling)
+
+
+def follow_window(reader: Any, config: Any) -> None:
+    """Let a config that takes a window, and has none yet, have the one that its file says.
+
+    Args:
+        reader: of the file, `gguf.GGUFReader`.
+        config: as transformers reads it from the file; its `sliding_window` is changed.
+    """
+    family = reader.fields["general.architecture"].contents()
+    window = _said(reader, f"{family}.attention.sliding_window")
+    if window and "sliding_window" in declared(config.__class__) and config.sliding_window is None:
+        config.sliding_window = int(window)
+
+
+def _head_size(config: Any) -> int:
+    own = getattr(config, "head_dim", None)
+    return int(own or config.hidden_size // config.num_attention_heads)
 
 
 def _said(reader: Any, key: str) -> Any:

@@ -254,7 +254,6 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
         with quiet():
             bridge = wrap(model)
         check_bridge(bridge, probe, expected, name)
-        check_order(bridge, name)
     except UserError:
         raise
     # Whatever an adapter meets in an architecture, or a precision, that it does not fit.
@@ -263,6 +262,7 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
             f"TransformerLens cannot wrap {name!r}, a {architecture} in {dtype_name(expected)} "
             f"({_first_line(error)}): choose a model it supports."
         ) from error
+    check_order(bridge, name)
     if tokenizer is not None:
         give_tokenizer(bridge, tokenizer)
     return bridge

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
-
 from nope_interp.positions.layers import WITHOUT
+from nope_interp.pretrained.switched_off import rotary_modules
 
 SCALINGS = ("position interpolation", "NTK", "YaRN")
 
@@ -24,7 +23,7 @@ def can_be_scaled(model: Any) -> bool:
         model: of transformers.
     """
     rope = getattr(model.config, "rope_parameters", None)
-    if getattr(model.config, WITHOUT, False) or not rope or not _rotaries(model):
+    if getattr(model.config, WITHOUT, False) or not rope or not rotary_modules(model):
         return False
     return all(kind.get("rope_type") == "default" for kind in _kinds(rope).values())
 
@@ -33,7 +32,8 @@ def can_be_scaled(model: Any) -> bool:
 def scaled_rotary(model: Any, scaling: str, context: int, length: int) -> Iterator[None]:
     """While it is open, a model's rotary positions are scaled from its context to a longer one.
 
-    Layers with a window never see beyond it: theirs stay.
+    Layers with a window never see beyond it: theirs stay where they have a rotation of their own
+    (Gemma 3, OLMo 3), and are scaled with the others where all layers share one (Gemma 2, Mistral).
 
     Args:
         model: one that `can_be_scaled`.
@@ -51,7 +51,7 @@ def scaled_rotary(model: Any, scaling: str, context: int, length: int) -> Iterat
     for name, kind in _kinds(config.rope_parameters).items():
         if name != "sliding_attention":
             kind |= _changes(scaling, kind, config, context, factor)
-    owned = [(module, module.rotary_emb) for module in _rotaries(model)]
+    owned = [(module, module.rotary_emb) for module in rotary_modules(model)]
     for module, own in owned:
         module.rotary_emb = type(own)(config=config).to(next(model.parameters()).device)
     try:
@@ -80,8 +80,3 @@ def _changes(
         # The only frequency is the highest one, which stays.
         return {}
     return {"rope_theta": kind["rope_theta"] * factor ** (turned / (turned - 2))}
-
-
-def _rotaries(model: Any) -> list[Any]:
-    """The modules that have a rotary embedding of their own."""
-    return [m for m in model.modules() if isinstance(getattr(m, "rotary_emb", None), nn.Module)]

@@ -26,6 +26,11 @@ class _Unrotated(nn.Module):
         return torch.ones_like(cos), torch.zeros_like(sin)
 
 
+def rotary_modules(model: Any) -> list[Any]:
+    """The modules of a Hugging Face model that have a rotary embedding of their own."""
+    return [m for m in model.modules() if isinstance(getattr(m, "rotary_emb", None), nn.Module)]
+
+
 def switch_off(model: Any) -> None:
     """Leave a Hugging Face model without its rotary or learned positions, and say so in its config.
 
@@ -37,9 +42,9 @@ def switch_off(model: Any) -> None:
     if family_encoding(config) == "learned":
         _zero_tables(model)
         return
-    for module in list(model.modules()):
-        if isinstance(getattr(module, "rotary_emb", None), nn.Module):
-            module.rotary_emb = _Unrotated(module.rotary_emb)
+    for module in rotary_modules(model):
+        module.rotary_emb = _Unrotated(module.rotary_emb)
+    for module in model.modules():
         table = getattr(module, "embed_positions", None)
         if isinstance(table, Tensor):  # GPT-J's and CodeGen's sines, then cosines
             sin, cos = table.chunk(2, dim=-1)

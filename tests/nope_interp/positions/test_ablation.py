@@ -420,6 +420,24 @@ def test_what_lies_behind_the_end_of_a_pass_was_not_missed(
         ablation.verify()
 
 
+@pytest.mark.parametrize("name", [*FAMILIES, *OWN])
+def test_a_pass_may_end_inside_attention(name: str) -> None:
+    built = model(name)
+    lift = name in WINDOWED
+    attending = [layer.layer for layer in layer_positions(built) if layer.encoding != "recurrence"]
+    inside = f"blocks.{attending[-1]}.attn.hook_pattern"
+    before = logits(built)
+    with ablate_positions(built, lift_window=lift) as ablation:
+        expected = logits(built)
+    with ablate_positions(built, lift_window=lift) as ablation:
+        for _ in range(2):  # the second begins where the first was cut short
+            run_until(built, TOKENS, inside)
+        ablation.verify()
+        assert torch.equal(logits(built), expected)
+        run_until(built, TOKENS, inside)
+    assert torch.equal(logits(built), before)
+
+
 def test_a_bias_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     bloom = bridged_model("bloom")
     handle = bloom.blocks[0].attn.register_forward_pre_hook(

@@ -252,6 +252,10 @@ def test_a_folder_of_a_code_model_is_refused_too(tmp_path: Path) -> None:
         ({"architectures": ["NoPELlama"]}, r"`architectures: \[\"NoPELlama\"\]`"),
         ({"rope_theta": None}, "`rope_theta: null`"),
         ({"rope_parameters": None}, "`rope_parameters: null`"),
+        (
+            {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.0}},
+            "`partial_rotary_factor: 0.0`",
+        ),
     ],
 )
 def test_a_hint_that_transformers_does_not_heed_is_refused_with_both_remedies(
@@ -335,6 +339,26 @@ def test_a_rotation_of_no_kind_is_refused_before_transformers_fails(
     folder = folder_of("llama", tmp_path / "m", field)
     with pytest.raises(UserError, match=r"hints at no .* take `rope_.*` out of config\.json"):
         load_pretrained(folder, positions="none")
+
+
+@pytest.mark.parametrize(
+    "of_global_layers", [None, {"rope_type": "none"}, {"rope_type": "default", "rope_theta": None}]
+)
+def test_a_type_of_layers_without_rotation_is_refused_too(
+    tmp_path: Path, of_global_layers: dict[str, Any] | None
+) -> None:
+    """transformers would give Gemma 3's global layers a rotation of its own."""
+    local = {"rope_type": "default", "rope_theta": 1e4}
+    told = {"sliding_attention": local, "full_attention": of_global_layers}
+    folder = folder_of("gemma3", tmp_path / "m", {"rope_parameters": told})
+    with pytest.raises(UserError, match=r"hints at no .* take `rope_parameters` out of config"):
+        load_pretrained(folder)
+
+
+def test_a_table_that_turns_nothing_is_refused_before_transformers_fails(tmp_path: Path) -> None:
+    folder = folder_of("gptj", tmp_path / "m", {"rotary_dim": 0})
+    with pytest.raises(UserError, match=r"take `rotary_dim` out .* and add --positions none"):
+        load_pretrained(folder)
 
 
 @pytest.mark.parametrize(

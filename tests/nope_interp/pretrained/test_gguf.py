@@ -1,5 +1,6 @@
 """GGUF files: the rotation that they name, and weights that they lack or that have no place."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,17 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import GGUFWriter, RopeScalingType
+from gguf import GGUFReader, GGUFWriter, RopeScalingType
+from transformers import Phi3Config
+from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 from nope_interp.errors import UserError
 from nope_interp.positions.layers import describe_positions, rotary_attribute
+from nope_interp.pretrained.gguf_rotation import follow_rotation, follow_window
 from nope_interp.pretrained.load import load_pretrained
 from tests.gguf_writing import finish
+from tests.huggingface import word_tokenizer
 
 WIDTH, INNER, LAYERS, HEADS, GROUPS, KINDS, BASE = 64, 128, 2, 4, 2, 60, 20_000.0
 TURNED = WIDTH // HEADS
 INVERSE = BASE ** (-np.arange(0, TURNED, 2) / TURNED)
 TOKENS = torch.arange(3, 43)[None]
+PHI3: dict[str, Any] = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "pad_token_id": 0}
 
 
 def tensors() -> dict[str, np.ndarray]:
@@ -169,6 +175,47 @@ def test_weights_that_a_file_lacks_or_that_have_no_place_are_refused(tmp_path: P
             load_pretrained(llama(tmp_path / "m.gguf", values))
 
 
+def described(path: Path, family: str, **values: int) -> GGUFReader:
+    """A file that says these values of a model of this family, and has no tensors."""
+    writer = GGUFWriter(path, family)
+    for key, value in values.items():
+        writer.add_uint32(f"{family}.{key.replace('__', '.')}", value)
+    finish(writer)
+    return GGUFReader(str(path))
+
+
+def test_as_much_of_a_head_turns_as_the_file_says(tmp_path: Path) -> None:
+    config = Phi3Config(**PHI3)
+    follow_rotation(described(tmp_path / "m.gguf", "phi3", rope__dimension_count=12), config, "m")
+    assert config.rope_parameters["partial_rotary_factor"] == 0.75
+    assert Phi3RotaryEmbedding(config).inv_freq.shape == (6,)
+
+
+def test_a_window_is_the_one_that_the_file_says(tmp_path: Path) -> None:
+    reader = described(tmp_path / "m.gguf", "phi3", attention__sliding_window=2047)
+    for own, followed in ((None, 2047), (99, 99)):
+        config = Phi3Config(**PHI3, sliding_window=own)
+        follow_window(reader, config)
+        assert config.sliding_window == followed
+    config = Phi3Config(**PHI3)
+    follow_window(described(tmp_path / "n.gguf", "phi3", attention__sliding_window=0), config)
+    assert config.sliding_window is None
+
+
+def test_what_lies_beside_a_file_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda said="": pytest.fail(f"asked: {said}"))
+    path = llama(tmp_path / "m.gguf", tensors())
+    word_tokenizer().save_pretrained(tmp_path)
+    told = tmp_path / "tokenizer_config.json"
+    own = {"auto_map": {"AutoTokenizer": ["evil.Own", None]}, "tokenizer_class": "Own"}
+    told.write_text(json.dumps(json.loads(told.read_text()) | own))
+    (tmp_path / "evil.py").write_text("raise SystemExit('code of the folder ran')")
+    tokenizer = load_pretrained(path).tokenizer
+    assert tokenizer.convert_ids_to_tokens([3, KINDS - 1]) == ["w3", f"w{KINDS - 1}"]
+
+
 def test_what_an_older_conversion_left_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,4 +226,7 @@ def test_what_an_older_conversion_left_is_made_again(
     config.write_text(config.read_text().replace("linear", "default"))
     complete.write_text('{"sha256": "", "from": "m.gguf"}')
     assert load_pretrained(path).model.original_model.config.rope_parameters["factor"] == 4
+    assert "conversion" in complete.read_text()
+    complete.write_text('{"sha256": ')  # damaged
+    load_pretrained(path)
     assert "conversion" in complete.read_text()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ from tests.huggingface import (
     FAMILIES,
     VARIANTS,
     bridged_model,
+    logits_of,
     plain_logits,
     plain_model,
     save_folder,
@@ -42,6 +44,7 @@ from tests.huggingface import (
     tiny_gpt2,
     words,
 )
+from tests.small_models import random_tokens
 
 
 @pytest.fixture(scope="module")
@@ -422,6 +425,43 @@ def test_pickled_weights_are_refused(copy: Path) -> None:
     torch.save(tiny_gpt2().state_dict(), copy / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"weights in pytorch_model\.bin, which is pickled and not"):
         load_pretrained(str(copy))
+
+
+def test_pickled_weights_of_a_hub_are_not_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers would ask a service on the network to unpickle them."""
+    tiny_gpt2().config.save_pretrained(hub_config(tmp_path, monkeypatch, "someone/pickled"))
+    asked = "transformers.modeling_utils.auto_conversion"
+    monkeypatch.setattr(asked, lambda *_, **__: pytest.fail("a conversion was asked for"))
+    monkeypatch.setattr("transformers.modeling_utils.is_offline_mode", lambda: False)
+    monkeypatch.delenv("DISABLE_SAFETENSORS_CONVERSION", raising=False)
+    with pytest.raises(UserError, match=r"'someone/pickled' has no weights in safetensors there"):
+        load_pretrained("someone/pickled")
+    assert "DISABLE_SAFETENSORS_CONVERSION" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("family", "masks"),
+    [
+        ("gpt2", ["attn.bias", "attn.masked_bias"]),
+        ("gpt_neo", ["attn.attention.bias", "attn.attention.masked_bias"]),
+        ("gptj", ["attn.bias", "attn.masked_bias"]),
+        ("codegen", ["attn.causal_mask"]),
+    ],
+)
+def test_masks_that_were_saved_with_the_weights_are_left_out(
+    tmp_path: Path, family: str, masks: list[str]
+) -> None:
+    """As old versions of transformers did."""
+    folder, tokens = save_folder(plain_model(family), tmp_path), random_tokens(batch=2, pos=12)
+    expected = logits_of(load_pretrained(str(folder)).model.original_model, tokens)
+    weights = load_file(folder / "model.safetensors")
+    weights |= {f"transformer.h.1.{mask}": torch.ones(1, 1, 8, 8) for mask in masks}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert torch.equal(
+        logits_of(load_pretrained(str(folder)).model.original_model, tokens), expected
+    )
 
 
 def test_remote_code_is_not_run(copy: Path) -> None:
