@@ -146,9 +146,11 @@ def test_a_footer_that_hides_rows_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     # The number of rows in the only group stands shortly before what pandas adds.
     end = 8 * whole.index(b"\x06pandas")
+    times = 0
     for bit in range(end - 8 * 12, end - 8 * 8):
         flip(path, whole, bit)
-        refused(path, written)
+        times += refused(path, written)
+    assert times > 0
 
 
 def test_files_without_digest_or_checksums_are_read(tmp_path: Path) -> None:

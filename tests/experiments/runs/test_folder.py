@@ -143,15 +143,22 @@ def test_a_finished_run_with_a_flipped_bit_is_refused_and_kept(
 
 
 @pytest.mark.parametrize(
-    "info", [{"experiment": "holograms"}, {"of_the_future": 1}, {"experiment": "reproduce"}, [3]]
+    ("info", "said"),
+    [
+        ({"experiment": "holograms", "format": FORMAT}, "holds a run of 'holograms', not of"),
+        ({"experiment": "holograms"}, "holds files of format 1"),
+        ({"experiment": "reproduce", "format": FORMAT}, "delete"),
+        ({"of_the_future": 1}, "delete"),
+        ([3], "delete"),
+    ],
 )
 def test_an_unknown_info_is_refused_and_kept(
-    found: Reproduction, tmp_path: Path, info: Any
+    found: Reproduction, tmp_path: Path, info: Any, said: str
 ) -> None:
     folder = RunFolder(found.folder)
     folder.info.write_text(json.dumps(info))
     before = files(folder.path)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=said):
         run(tmp_path)
     assert files(folder.path) == before
 

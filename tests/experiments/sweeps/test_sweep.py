@@ -24,7 +24,7 @@ from rich.console import Console
 
 from experiments.comparison.config import CompareConfig
 from experiments.runs import ray_cluster
-from experiments.runs.folder import RunFolder
+from experiments.runs.folder import FORMAT, RunFolder
 from experiments.runs.workers import HERE, Pool, WorkerDied
 from experiments.sweeps import registry
 from experiments.sweeps import workers as sweep_workers
@@ -583,10 +583,20 @@ def test_states_are_read_off_the_files(quick: None, tmp_path: Path) -> None:
     assert json.loads(json.dumps(sweep.summary()))[1]["log"] == str(sweep.log(second))
 
 
-@pytest.mark.parametrize("damage", ["{}", "[]", "{", '{"experiment": "x", "cells": []}'])
-def test_damaged_sweeps_are_one_sentence(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "is damaged: delete it and run the sweep again"),
+        ("{}", "holds files of format 1"),
+        (f'{{"format": {FORMAT}}}', "is damaged"),
+        (f'{{"format": {FORMAT}, "experiment": "quick", "cells": [{{}}]}}', "is damaged"),
+        (f'{{"format": {FORMAT}, "experiment": "x", "cells": []}}', "unknown experiment 'x'"),
+    ],
+)
+def test_damaged_sweeps_are_one_sentence(tmp_path: Path, damage: str, said: str) -> None:
     (tmp_path / "sweep.json").write_text(damage)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=said):
         read_sweep(tmp_path)
     with pytest.raises(UserError, match="cannot read"):
         read_sweep(tmp_path / "absent")

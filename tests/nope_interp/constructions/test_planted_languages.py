@@ -112,6 +112,9 @@ def test_words_come_again() -> None:
             same = (tokens[:, at] == tokens[:, max(at - back, 0)]).float().mean()
             # The tokens of a word are drawn: the same one may stand beside it.
             assert same == 1 if at > PERIOD else same < 0.1
+            if at > PERIOD:
+                beside = (tokens[:, at] == tokens[:, at - back - 1]).float().mean()
+                assert beside < 0.2
 
 
 @pytest.mark.parametrize("kind", LANGUAGES)
