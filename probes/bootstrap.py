@@ -257,7 +257,9 @@ def few_sequences(tail: float, n: int) -> float:
     Returns:
         At least 1.
     """
-    return float(stdtrit(n - 1, tail) / ndtri(tail) * np.sqrt(n / (n - 1)))
+    # Where the bound lies, in standard errors; of two sequences it is one of the two.
+    bound = -1.0 if n == 2 else ndtri(tail) * np.sqrt((n - 1) / n)
+    return float(stdtrit(n - 1, tail) / bound)
 
 
 class NamedBootstrap:

@@ -4,7 +4,8 @@
   another. The share of the way that predictions then go to those of the text in that order.
 - Denoising: the text stands in that order, and nothing but one code tells position: at first that
   of the place where each token stands, then that of the place where it belongs. The share of the
-  way that predictions then go to those of the text as it was.
+  way that predictions then go to those of the text as it was. Beside similarity the other codes
+  stay: they tell where tokens stand.
 
 Noising is done in another way, too: all positions of a clean run are told to be a quarter of the
 sequence further on. The way is then that to the same text behind so many more tokens of other

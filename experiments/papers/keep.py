@@ -9,6 +9,7 @@ from pathlib import Path
 
 from experiments.papers.recorded import kept_in, recorded
 from experiments.papers.result import Reproduction
+from nope_interp.files import write_text
 
 
 def record(folder: Path | str) -> Path:
@@ -40,8 +41,7 @@ def record(folder: Path | str) -> Path:
         "tests": tests,
     }
     path = Path(str(kept_in(config.name)))
-    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    return path
+    return write_text(path, json.dumps(kept, indent=1) + "\n")
 
 
 def main(folders: Sequence[str]) -> None:

@@ -66,7 +66,7 @@ def test_95_percent_intervals_cover_the_truth_about_95_times_in_100():
     assert 0.917 < covered < 0.983  # three binomial errors of 400 draws
 
 
-@pytest.mark.parametrize("n", [3, 5, 20])
+@pytest.mark.parametrize("n", [2, 3, 5, 20])
 def test_intervals_of_few_sequences_cover_the_truth_too(n):
     rng = np.random.default_rng(n)
     covered = 0

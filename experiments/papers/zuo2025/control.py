@@ -74,7 +74,7 @@ def control_findings(
     }
     claims = {}
     if shares:
-        claims["bidirectional-fails"] = max(shares.values(), key=lambda share: share.value)
+        claims["bidirectional-fails"] = max(shares.values(), key=lambda share: share.ci_high)
     [with_positions] = found[_WITH_POSITIONS]["accuracy"]
     told = (f"{a:.0%} right on {task}" for task, a in zip(tasks, with_positions, strict=True))
     return Findings(

@@ -65,7 +65,7 @@ def _through_training(
     }
     claims = {}
     if len(by_task) > 1:
-        claims["trained"] = min(by_task.values(), key=lambda measured: measured.value)
+        claims["trained"] = min(by_task.values(), key=lambda measured: measured.ci_low)
     lacking = [
         f"{task}: {(~of_task).sum()} of {len(of_task)} models"
         for task, of_task in learned.items()
