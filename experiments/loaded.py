@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from experiments.variants.config import ProbingConfig
 from experiments.variants.embedded import EMBEDDED_MODEL
 from experiments.variants.variants import config_of, loaded_variant
 from nope_interp.errors import UserError, shown
+from nope_interp.fields import is_whole
 from nope_interp.positions.layers import describe_positions
 from nope_interp.shapes import Sequences
 from nope_interp.tasks.sources import TextSource, TokenSource
@@ -87,7 +87,7 @@ class LoadedModel(HeadsAsked):
             >>> lm = load()
             >>> code = fit_code(lm.model, lm.tokens(300), layer=1)  # doctest: +SKIP
         """
-        if not isinstance(n, Integral) or n < 1:
+        if not is_whole(n, 1):
             raise UserError(f"n is {shown(n)}: give a whole number from 1 up.")
         source, of = self._drawn_as(seq_len, self._asked(seed=seed, seq_len=seq_len))
         return source.sequences(n, **of, split="held_out" if held_out else "fit")

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
 from nope_interp.errors import UserError
+from nope_interp.fields import is_whole
 from nope_interp.sites import pattern_hook
 
 
@@ -83,7 +83,7 @@ def check_head(model: HookedModel, layer: int | None, head: int | None) -> tuple
 
 
 def _known(what: str, given: int | None, n: int) -> int:
-    if not isinstance(given, Integral) or not 0 <= given < n:
+    if not is_whole(given, 0, n - 1):
         raise UserError(f"the model has no {what} {given!r}: choose from 0 to {n - 1}.")
     return int(given)
 

@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from numbers import Integral
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel, check_hooked, wrapped
 from nope_interp.progress import progress
 from nope_interp.query_blocks import block_size, queries_in_blocks
@@ -79,7 +79,7 @@ def check_tokens(model: HookedModel, tokens: Sequences, batch_size: int) -> None
         shape = getattr(tokens, "shape", None)
         told = type(tokens).__name__ if shape is None else f"{tuple(shape)} of {tokens.dtype}"
         raise UserError(f"tokens are {told}: give a tensor of whole numbers, [sequence position].")
-    if not isinstance(batch_size, Integral) or batch_size < 1:
+    if not is_whole(batch_size, 1):
         raise UserError(f"batch_size is {batch_size}: give at least 1.")
     outside = (tokens < 0) | (tokens >= model.cfg.d_vocab)
     if outside.any():

@@ -14,7 +14,6 @@ the mean residual tells that token as well.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Int
@@ -25,6 +24,7 @@ from experiments.codes.order import answers_of
 from experiments.codes.task import InterventionTask
 from experiments.results.interchange import ASKING, QUESTION
 from nope_interp.errors import UserError
+from nope_interp.fields import is_whole
 from nope_interp.models.marked import before
 
 Asked = Bool[Tensor, "sequence pos"]
@@ -88,7 +88,7 @@ def counterfactuals(task: InterventionTask, by: int = 1) -> list[Counterfactual]
         UserError: for a task whose answers elsewhere are not known, and for examples too short.
     """
     answers_of(task)  # refuses others
-    if not isinstance(by, Integral) or by < 1:
+    if not is_whole(by, 1):
         raise UserError(f"by is {by}: give how many positions to move by, at least 1.")
     makers = {"symbol": _of_symbols, "place": _of_places, "same": _of_none}
     when_moved = None if task.source is None else task.source.when_moved

@@ -10,7 +10,6 @@ does the latter the other way round (`REVERSED`).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +20,7 @@ from experiments.codes.task import FEWEST_EXAMPLES
 from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED, REVERSED
 from experiments.variants.config import ProbingConfig
 from nope_interp.errors import UserError, shown
+from nope_interp.fields import is_whole
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.examples import Examples
@@ -107,7 +107,7 @@ def both_lengths(task: AnswerTask, length: int, config: ProbingConfig, context: 
             differ in their number of tokens.
     """
     trained, seed = max(task.training_lengths), config.seed
-    if not isinstance(length, Integral):
+    if not is_whole(length):
         raise UserError(f"length is {shown(length)}: give a whole number above {trained}.")
     if length <= trained:
         raise UserError(

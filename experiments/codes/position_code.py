@@ -10,7 +10,6 @@ Position 40 keeps its content and tells, by this code, that it is position 41.
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from numbers import Integral
 from operator import index
 
 import torch
@@ -21,6 +20,7 @@ from experiments.probing.measure import feed
 from experiments.probing.sites import Site, chosen_layers
 from experiments.results.measurements import FIRST_POSITION
 from nope_interp.errors import UserError, shown, unknown_name
+from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel, check_hooked
 from nope_interp.interventions.intervene import Running, intervene
 from nope_interp.interventions.reading import ROUTES, SCORES, read_changed
@@ -184,7 +184,7 @@ def fit_code(
             and for too few sequences or positions.
     """
     check_hooked(model)
-    if not isinstance(layer, Integral):
+    if not is_whole(layer):
         raise UserError(f"layer is {shown(layer)}: give a whole number.")
     (layer,) = chosen_layers(model.cfg.n_layers, [layer])
     code = unfitted_code(tokens, name, Site(layer, site))
@@ -312,7 +312,7 @@ def set_position(
         raise UserError(f"code is {shown(code)}: give what fit_code made.")
     if isinstance(routes, str):
         raise UserError(f"routes are {routes!r}: give a list, such as [{routes!r}].")
-    if not isinstance(control, Integral | None):
+    if control is not None and not is_whole(control):
         raise UserError(f"control is {shown(control)}: give a seed, a whole number.")
     if control is None:
         change, positions = code.moved(moves, dose)

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Integral
 
 import numpy as np
 import torch
@@ -42,6 +41,7 @@ from experiments.results.measurements import FIRST_POSITION
 from experiments.results.text_use import EARLIER, ROUNDING
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError, shown
+from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Running
 from nope_interp.models.losses import next_log_probabilities
@@ -207,7 +207,7 @@ def behind_more_text(
     tokens, others = task.split.held_out, task.split.fit
     length = tokens.shape[1]
     shift = int(_SHIFT * length) if by is None else by
-    if not isinstance(shift, Integral) or not 1 <= shift <= length // 2:
+    if not is_whole(shift, 1, length // 2):
         raise UserError(
             f"by is {shown(by)}: give how many of the {length} tokens text is to stand further on, "
             f"1 to {length // 2}."

@@ -154,17 +154,11 @@ class _Reader(Reader[CompareConfig]):
         every: list[ModelVariant] = []
         for variant in self._variants():
             every.append(variant)
-            facts |= {"model": variant.name, "positions": variant.positions}
-            facts["n_layers"] = variant.n_layers
-            facts.setdefault("layer_positions", variant.position_table())
             notes += (*variant.how_read, *variant.notes, *_few_to_fit(config, variant))
             with ablation_of(config).of(variant.model) as ablation:
                 # Entered before anything long is read: what cannot be ablated is known at once.
-                if ablation is not None:
-                    facts["model"] += f", {ablation.name}"
-                    facts["positions"] = ablation.name
-                    notes += ablation.caveats(config.seq_len)
-            facts["example_tokens"] = variant.token_strings(self._example(variant))
+                notes += [] if ablation is None else ablation.caveats(config.seq_len)
+        facts |= self._told_of(every[0])
         stages = self._stages(every, notes)
         # What holds of every variant is said once.
         facts["notes"] = list(dict.fromkeys(notes))
@@ -173,6 +167,18 @@ class _Reader(Reader[CompareConfig]):
         if config.history and every[0].kind == "trained":
             self.cells.get("history", partial(self._history, every[0]))
         return self._made(facts)
+
+    def _told_of(self, variant: ModelVariant) -> dict[str, Any]:
+        """What the page says of the model in question."""
+        with ablation_of(self.config).of(variant.model) as ablation:
+            without = None if ablation is None else ablation.name
+        return {
+            "model": variant.name if without is None else f"{variant.name}, {without}",
+            "positions": without or variant.positions,
+            "n_layers": variant.n_layers,
+            "layer_positions": variant.position_table(),
+            "example_tokens": variant.token_strings(self._example(variant)),
+        }
 
     def _announce(self, stages: Sequence[_Stage], variant: ModelVariant) -> None:
         """Say what will be done, and how long it should take by one pass of the model."""

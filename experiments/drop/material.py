@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,7 @@ class Material:
             ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
             return ids
 
-        text = python_documentation() if config.text is None else read_text(Path(config.text))
+        text = python_documentation() if config.text is None else read_text(config.text)
         tokens = torch.tensor(encode(text))
         cut = int(len(tokens) * _TRAINED_SHARE)
         longest, shortest = max(lengths), min(lengths)

@@ -31,6 +31,7 @@ from experiments.explore.saving import save
 from experiments.explore.turns import Cancelled, Taking, Turn, Turns
 from experiments.report.explore_page import explore_page, live_policy
 from nope_interp.errors import UserError
+from nope_interp.files import file_slug
 from probes.errors import ProbeError
 
 _LOG = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ def _add_answers(app: FastAPI, playground: Playground) -> None:
         with turns.ask(page, "save") as turn:
             taking = partial(turn.taken, playground.model)
             saved = await run_in_threadpool(save, playground, state, taking)
-        name = re.sub(r"[^A-Za-z0-9.-]+", "-", playground.variant.name).strip("-.") or "model"
+        name = file_slug(playground.variant.name) or "model"
         told = {"Content-Disposition": f'attachment; filename="explore-{name}.html"'}
         return HTMLResponse(saved, headers=told)
 

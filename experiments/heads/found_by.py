@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from experiments.results.position_use import Interval
 from experiments.results.worth import WORTH_NAMING
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError, warn
+from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.again import AttentionAgain
 from nope_interp.interventions.reading import read_changed
@@ -185,7 +185,7 @@ def _table(
 
 def _check(config: HeadsConfig, offset: int, shift: int) -> None:
     for name, given, least in (("offset", offset, 0), ("shift", shift, 1)):
-        if not isinstance(given, Integral) or given < least:
+        if not is_whole(given, least):
             raise UserError(f"{name} is {given!r}: give a whole number from {least}.")
     needed = offset + 2 * shift + 2
     if config.seq_len < needed:

@@ -10,11 +10,11 @@ says = "a third of its attention or more rests on the first token"
 
 import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, no_type_check
 
 from nope_interp.errors import UserError
 from nope_interp.fields import Range, check_fields, from_mapping
+from nope_interp.files import utf8_of
 from probes.head_rules import METRICS, NONE, RANDOM_INIT, SHUFFLED_OFFSETS, SHUFFLED_TOKENS, Rule
 
 _NULLS = (SHUFFLED_OFFSETS, SHUFFLED_TOKENS, RANDOM_INIT)
@@ -35,11 +35,9 @@ def own_rules(path: str | None) -> tuple[Rule, ...]:
     """
     if path is None:
         return ()
+    text = utf8_of(path, "the rules", "give a TOML file")
     try:
-        values = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read the rules {path!r} ({reason}): give a TOML file.") from error
+        values = tomllib.loads(text)
     except ValueError as error:
         raise UserError(f"the rules {path!r} are no valid TOML ({error}): mend them.") from error
     tables = values.get("rule")

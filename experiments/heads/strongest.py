@@ -1,7 +1,5 @@
 """Which heads do one thing most."""
 
-from numbers import Integral
-
 import pandas as pd
 
 from experiments.heads.cell import head_rows
@@ -13,6 +11,7 @@ from experiments.results.measurements import INTACT, table
 from experiments.variants.ablation import Ablation
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.fields import is_whole
 from nope_interp.positions.layers import layer_positions
 from probes.head_rules import METRICS
 
@@ -40,7 +39,7 @@ def strongest_heads(
     """
     if detector not in METRICS:
         raise unknown_name("detector", detector, METRICS)
-    if not isinstance(n, Integral) or n < 1:
+    if not is_whole(n, 1):
         raise UserError(f"{n!r} heads are asked for: give a whole number from 1.")
     check_chance_levels(variant.model, config.seq_len, variant.name)
     cell = read_cell(

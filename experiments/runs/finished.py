@@ -16,7 +16,7 @@ from experiments.results.measurements import read_arrays, read_table, write_arra
 from experiments.results.summary import summary
 from experiments.runs.folder import RunConfig, RunFolder, check_format, made_by, seconds_before
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.files import given_path, write_atomically
+from nope_interp.files import given_path, write_text
 
 Run = TypeVar("Run", bound="FinishedRun")
 
@@ -236,7 +236,7 @@ class FinishedRun(ABC):
         target = run.report if path is None else given_path(path)
         with self._of_one_run():
             page = self.html()
-        return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
+        return write_text(target, page)
 
     @contextmanager
     def _of_one_run(self) -> Iterator[None]:

@@ -7,13 +7,19 @@ import shutil
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from experiments.runs.lock import LOCK, alone_in
 from nope_interp.errors import UserError, shown
-from nope_interp.files import given_path, make_folder, model_files, read_json, write_json
+from nope_interp.files import (
+    file_digest,
+    given_path,
+    make_folder,
+    model_files,
+    read_json,
+    write_json,
+)
 
 
 @runtime_checkable
@@ -336,23 +342,12 @@ def fingerprint(path: Path) -> str:
     """
     files = model_files(path) if path.is_dir() else [path]
     try:
-        digests = [[file.name if path.is_dir() else "", _digest_of(file)] for file in files]
+        digests = [[file.name if path.is_dir() else "", file_digest(file)] for file in files]
     except OSError as error:
         raise UserError(
             f"cannot read {str(path)!r} ({error.strerror or error}): check its files."
         ) from error
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]
-
-
-def _digest_of(file: Path) -> str:
-    stat = file.stat()
-    return _digest(file.absolute(), stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(maxsize=1024)
-def _digest(file: Path, size: int, modified_ns: int) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def check_format(values: Any, folder: Path) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from numbers import Integral, Real
+from numbers import Real
 
 from experiments.sweeps.config import SweepConfig
 from experiments.variants.checks import check_files
 from experiments.variants.config import ExperimentConfig
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError, shown
+from nope_interp.fields import is_whole
 from nope_interp.files import read_text
 
 
@@ -25,7 +26,7 @@ def check_pool(jobs: int | None, ray: str | None, gpus_per_cell: float, device: 
     Raises:
         UserError: for less than one job, less than no GPU, and GPUs without Ray or a CUDA device.
     """
-    if jobs is not None and (not isinstance(jobs, Integral) or jobs < 1):
+    if jobs is not None and not is_whole(jobs, 1):
         raise UserError(f"jobs is {shown(jobs)}: give at least 1, a whole number.")
     if not isinstance(gpus_per_cell, Real) or not gpus_per_cell >= 0:
         raise UserError(f"GPUs per cell are {shown(gpus_per_cell)}: give 0 or more, a number.")

@@ -11,7 +11,6 @@ that of weights and training too, unless they are given. Imports nothing heavy.
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from ruamel.yaml.events import AliasEvent
 from experiments.sweeps.registry import AnyConfig, Experiment, experiment
 from experiments.variants.words import expanded, flat, nested, word_for
 from nope_interp.errors import FieldError, UserError, shown, unknown_name
-from nope_interp.files import given_path
+from nope_interp.files import file_slug, given_path, utf8_of
 
 MOST_CELLS = 100_000
 # What tells the folder of a sweep.
@@ -67,12 +66,9 @@ class SweepConfig:
     def read(cls, path: Path | str) -> "SweepConfig":
         """Read a YAML file; raises UserError where it is missing, malformed or asks nonsense."""
         path = given_path(path)
+        text = utf8_of(path, "the sweep", "give a YAML file")
         try:
-            values = _read_yaml(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(
-                f"cannot read the sweep {str(path)!r} ({error.strerror}): give a YAML file."
-            ) from error
+            values = _read_yaml(text)
         except (YAMLError, ValueError, RecursionError) as error:
             raise UserError(
                 f"the sweep {str(path)!r} is not valid YAML ({error}): mend that place."
@@ -82,7 +78,7 @@ class SweepConfig:
                 f"the sweep {str(path)!r} holds no named values: give an experiment, and a grid or "
                 "a list of it."
             )
-        return cls.from_dict(values, re.sub(r"[^A-Za-z0-9.]+", "-", path.stem).strip("-.")[:60])
+        return cls.from_dict(values, file_slug(path.stem))
 
     @classmethod
     def from_dict(cls, values: Any, name: str = "sweep") -> "SweepConfig":

@@ -20,7 +20,7 @@ from joblib import cpu_count
 from experiments.runs.workers import Pool, WorkerDied, pool_of
 from experiments.sweeps.sweep import Sweep, SweepCell
 from nope_interp.errors import UserError
-from nope_interp.files import write_atomically
+from nope_interp.files import write_text
 from probes.errors import ProbeError
 
 MOST_DEATHS = 3
@@ -138,4 +138,4 @@ def _abandoned(marker: Path) -> bool:
 
 def _write_log(sweep: Sweep, cell: SweepCell, why: str) -> None:
     text = f"{cell.label}:\n{why.rstrip()}\n"
-    write_atomically(sweep.log(cell), lambda part: part.write_text(text, encoding="utf-8"))
+    write_text(sweep.log(cell), text)

@@ -1,17 +1,16 @@
 """Mistakes that can be told before anything heavy is loaded, which takes seconds."""
 
 from collections.abc import Callable
-from numbers import Integral
-from pathlib import Path
 
 from experiments.runs.folder import RunConfig
 from nope_interp.devices import check_device_name
 from nope_interp.errors import FieldError, UserError, shown
+from nope_interp.fields import is_whole
 from nope_interp.files import read_text
 from nope_interp.pretrained.source import check_source, is_own
 
 
-def check_files(config: RunConfig, read: Callable[[Path], str] = read_text) -> None:
+def check_files(config: RunConfig, read: Callable[[str], str] = read_text) -> None:
     """Make sure that a config's model, text and rules can be used where they are files.
 
     Args:
@@ -24,7 +23,7 @@ def check_files(config: RunConfig, read: Callable[[Path], str] = read_text) -> N
     if config.model is not None:
         check_source(config.model)
     if config.text is not None:
-        read(Path(config.text))
+        read(config.text)
     if hasattr(config, "check_rules"):
         config.check_rules()
 
@@ -63,7 +62,7 @@ def check_shards(n: int, ray: str | None, *, n_sequences: int, device: str) -> N
     Raises:
         UserError: where they cannot.
     """
-    if not isinstance(n, Integral) or n < 1:
+    if not is_whole(n, 1):
         raise FieldError("shards", f"is {shown(n)}: give at least 1, a whole number.")
     if n > n_sequences // 2:
         raise UserError(

@@ -2,20 +2,18 @@
 
 import dataclasses
 import json
-import re
 import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, no_type_check
 
 from experiments.variants.words import Shorthand, Worded, asked, check_words, flat, nested, within
 from nope_interp.errors import FieldError, UserError, shown, unknown_name
-from nope_interp.fields import Seed, check_fields, check_lengths, from_mapping
-from nope_interp.files import given_path
+from nope_interp.fields import Seed, check_fields, check_lengths, from_mapping, is_whole
+from nope_interp.files import file_slug, given_path, utf8_of
 from nope_interp.models.config import DeclaredPositions, TransformerConfig
 from nope_interp.positions.conditions import parse_condition
 from nope_interp.pretrained.source import is_own
@@ -216,14 +214,10 @@ class ExperimentConfig(Worded):
     def _told(cls, given: Path | str) -> tuple[Any, dict[str, Any]]:
         """The values of a run folder's config.json, or the words of another file."""
         path = given_path(given)
+        text = utf8_of(path, "the config", "give a TOML or JSON one")
         try:
-            text = path.read_text(encoding="utf-8-sig")
             in_json = path.suffix.lower() != ".toml"
             values = json.loads(text, object_pairs_hook=_once) if in_json else tomllib.loads(text)
-        except OSError as error:
-            raise UserError(
-                f"cannot read the config {str(path)!r} ({error.strerror}): give a TOML or JSON one."
-            ) from error
         except (ValueError, RecursionError) as error:
             raise UserError(
                 f"the config {str(path)!r} is neither valid TOML nor JSON ({error}): mend it there."
@@ -255,8 +249,7 @@ class ExperimentConfig(Worded):
         whole = path.absolute()
         made = path.name in ("model.safetensors", "model")
         name = whole.parent.name if made else whole.name
-        stem = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
-        return stem[:60] or "model"
+        return file_slug(name) or "model"
 
     def run_name(self) -> str:
         """The readable half of the run folder's name.
@@ -302,7 +295,7 @@ _LEAST = 8
 
 def _thirds(sequences: Any) -> tuple[int, int]:
     """How many of all sequences are fitted on, and how many are held out."""
-    if not isinstance(sequences, Integral) or sequences < 3 * _LEAST:
+    if not is_whole(sequences, 3 * _LEAST):
         raise FieldError("sequences", f"is {sequences!r}: use at least {3 * _LEAST}.")
     sequences = int(sequences)
     return sequences - sequences // 3, sequences // 3

@@ -347,7 +347,7 @@ def _pretrained_variant(
 ) -> ModelVariant:
     if config.task != "text":
         raise UserError(f"a pretrained model reads text, not {config.task!r}: leave the task out.")
-    text = python_documentation() if config.text is None else read_text(Path(config.text))
+    text = python_documentation() if config.text is None else read_text(config.text)
     spread = device == "auto"
     loaded = load_pretrained(
         name,

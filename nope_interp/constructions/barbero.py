@@ -7,7 +7,6 @@ recalled, not quoted; the formulas for the weights are derived here.
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from nope_interp.constructions.requirements import require
 from nope_interp.errors import UserError
+from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
@@ -138,7 +138,7 @@ def positional_head(config: TransformerConfig, offset: int, strength: float) -> 
     """
     frequencies = rotary_frequencies(config)
     require(config, _ROTARY, causal=True)
-    if not isinstance(offset, Integral) or not 0 <= offset < config.n_ctx:
+    if not is_whole(offset, 0, config.n_ctx - 1):
         raise UserError(f"offset is {offset}: give a whole number from 0 to {config.n_ctx - 1}.")
     if not 0 <= strength < math.inf:
         raise UserError(f"strength is {strength}: give a finite number of at least 0.")

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from pathlib import Path
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import read_text
@@ -50,7 +49,7 @@ def make_task(
         for what, given in (("lengths", lengths), ("scratchpad", scratchpad)):
             if given is not None:
                 raise UserError(f"the task 'text' has no {what}: leave the {what} out.")
-        return TextTask(None if text is None else read_text(Path(text)))
+        return TextTask(None if text is None else read_text(text))
     if text is not None:
         raise UserError(f"the task {name!r} reads no text: leave the text out.")
     parts = None if scratchpad is None else frozenset(scratchpad)
