@@ -244,12 +244,29 @@ _OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "OlmoHybridConfig",
         {**_GROUPED, "num_hidden_layers": 4},
     ),
+    "granitemoehybrid": (
+        "GraniteMoeHybridForCausalLM",
+        "GraniteMoeHybridConfig",
+        {
+            **_GROUPED,
+            **_EXPERTS,
+            "num_hidden_layers": 4,
+            "layer_types": [*["linear_attention"] * 3, "full_attention"],
+            "position_embedding_type": "rope",
+            "shared_intermediate_size": 64,
+            "mamba_n_heads": 4,
+            "mamba_d_state": 8,
+        },
+    ),
     "lfm2": (
         "Lfm2ForCausalLM",
         "Lfm2Config",
         {**_GROUPED, "num_hidden_layers": 3, "layer_types": ["conv", *["full_attention"] * 2]},
     ),
 }
+
+
+HYBRIDS = ("olmo_hybrid", "granitemoehybrid")
 
 
 def plain_model(family: str, **changes: Any) -> Any:

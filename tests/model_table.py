@@ -13,7 +13,7 @@ from nope_interp.models.sinks import attention_sinks
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from tests.doc_tables import in_markdown, page_with
-from tests.huggingface import FAMILIES, bridged_model
+from tests.huggingface import FAMILIES, HYBRIDS, bridged_model
 from tests.paths import ROOT
 
 PAGE = ROOT / "docs" / "models.md"
@@ -42,10 +42,10 @@ def page(model: Callable[[str], Any] = bridged_model) -> str:
 def _rows(model: Callable[[str], Any]) -> Iterator[list[str]]:
     seen: set[tuple[str, str]] = set()
     found: list[list[str]] = []
-    for family in FAMILIES:
+    for family in (*FAMILIES, *HYBRIDS):
         built = model(family)
         config, layers = built.original_model.config, layer_positions(built)
-        encoding = next(layer.encoding for layer in layers if layer.encoding != "none")
+        encoding = next(at.encoding for at in layers if at.encoding not in ("none", "recurrence"))
         if (config.model_type, encoding) in seen:
             continue
         seen.add((config.model_type, encoding))
@@ -67,6 +67,8 @@ def _positions(built: Any, layers: Sequence[LayerPositions], encoding: str) -> s
     told = [_NAMES[encoding]]
     if any(layer.encoding == "none" for layer in layers):
         told.append("none in some layers")
+    if any(layer.encoding == "recurrence" for layer in layers):
+        told.append("recurrence in some layers")
     if any(layer.window is not None for layer in layers):
         told.append("windows")
     if any(layer.chunk is not None for layer in layers):

@@ -16,6 +16,7 @@ from functools import partial
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
 
 from nope_interp.errors import UserError, shown
 from nope_interp.hooked_model import HookedModel, check_hooked
@@ -100,9 +101,35 @@ def intervene(
         if any("attn" in name for name in functions):
             stack.enter_context(all_queries_at_once(model))
         for name in functions:
+            point = model.hook_dict[name]
             hook = partial(on_output, name=name)
-            stack.callback(model.hook_dict[name].register_forward_hook(hook).remove)
+            stack.callback(point.register_forward_hook(hook).remove)
+            stack.enter_context(firing(point))
         yield intervention
+
+
+@contextmanager
+def firing(point: HookPoint) -> Iterator[None]:
+    """While it is open, a hook point fires, whoever listens to it.
+
+    The blocks of Granite's bridges pass by hook points on which TransformerLens has no hook.
+
+    Args:
+        point: of a model.
+
+    Yields:
+        Nothing.
+    """
+    handle = point.add_hook(_look, is_permanent=True)
+    try:
+        yield
+    finally:
+        handle.hook.remove()
+        point.fwd_hooks.remove(handle)
+
+
+def _look(activations: Tensor, hook: HookPoint) -> None:
+    """Changes nothing."""
 
 
 def _ends_beyond(positions: Where, n: int) -> bool:

@@ -20,8 +20,18 @@ _BY_ENCODING = {
     "learned": ("gpt2", "gpt_neo", "opt"),
     "rotary": (
         *("codegen", "cohere", "cohere2", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text"),
-        *("gpt_neox", "gpt_oss", "gptj", "granite", "granitemoe", "llama", "llama4_text"),
-        *("mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmo_hybrid", "phi"),
+        *("gpt_neox", "gpt_oss", "gptj", "granite", "granitemoe", "granitemoehybrid", "llama"),
+        *(
+            "llama4_text",
+            "mistral",
+            "mixtral",
+            "nemotron",
+            "olmo",
+            "olmo2",
+            "olmo3",
+            "olmo_hybrid",
+            "phi",
+        ),
         *("phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2"),
     ),
     "alibi": ("bloom", "mpt"),
@@ -310,7 +320,19 @@ def _rotates(config: Any, family: str, layer: int, kind: str | None) -> bool:
         return kind == "sliding_attention"
     if family == "olmo_hybrid":
         return (config.rope_parameters or {}).get("rope_theta") is not None
+    if family == "granitemoehybrid":
+        return bool(config.position_embedding_type == "rope")
     return True
+
+
+def rotates_somewhere(config: Any) -> bool:
+    """Whether any layer of a rotary family's model has its rotation, by its own config.
+
+    Args:
+        config: of a loaded model, or of one that is to be loaded.
+    """
+    kinds = ((layer, _layer_type(config, layer)) for layer in range(config.num_hidden_layers))
+    return any(_rotates(config, config.model_type, layer, kind) for layer, kind in kinds)
 
 
 @cache

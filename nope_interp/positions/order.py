@@ -36,7 +36,7 @@ def order_dependence(model: HookedModel, layers: tuple[LayerPositions, ...]) -> 
         layers: its layers, as `layer_positions` finds them.
 
     Returns:
-        The change by layer, for those that have attention.
+        The change by layer, for those that show what their attention, or recurrence, writes.
     """
     reaches = [layer.reach for layer in layers if layer.reach is not None]
     length = min(_TOKENS, model.cfg.n_ctx, *reaches)
@@ -56,8 +56,10 @@ def order_dependence(model: HookedModel, layers: tuple[LayerPositions, ...]) -> 
 
     hooks = []
     for layer in range(len(layers)):
-        into, out = f"blocks.{layer}.hook_resid_pre", f"blocks.{layer}.hook_attn_out"
-        if out in model.hook_dict:
+        # What attention writes, or the state-space model that stands in its place.
+        written = (f"blocks.{layer}.{name}" for name in ("hook_attn_out", "mixer.hook_out"))
+        for out in [name for name in written if name in model.hook_dict][:1]:
+            into = f"blocks.{layer}.hook_resid_pre"
             hooks += [(into, write), (out, partial(read, layer=layer))]
     with model.hooks(fwd_hooks=hooks):
         run_trunk(model, tokens.expand(2, -1))

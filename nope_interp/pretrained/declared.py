@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.models.config import DECLARED
-from nope_interp.positions.layers import FAMILIES, TABLED, WITHOUT, declared, family_encoding
+from nope_interp.positions.layers import (
+    FAMILIES,
+    TABLED,
+    WITHOUT,
+    declared,
+    family_encoding,
+    rotates_somewhere,
+)
 
 # Published checkpoints without positions whose files do not say so, by their hub names: Wang et al.
 # 2024 (arXiv 2404.12224) and Kim et al. 2025 (arXiv 2509.21042).
@@ -160,9 +167,11 @@ def without_positions(
     if asked not in DECLARED:
         raise unknown_name("positions", asked, DECLARED)
     own = family_encoding(config)
+    # A hybrid's config may say that its attention has none, and transformers heeds it.
+    heeded = own == "rotary" and not rotates_somewhere(config)
     if asked == "auto":
         none = published or is_known(name) or raw.get(WITHOUT) is True
-        hint = None if none or own is None else _hint(name, raw, config, own)
+        hint = None if none or heeded or own is None else _hint(name, raw, config, own)
         if hint is not None:
             none_too = "--positions none, or " if own in _SWITCHED_OFF else ""
             raise UserError(
@@ -172,6 +181,11 @@ def without_positions(
     else:
         none = asked == "none"
         _check_possible(f"{name!r}, a {config.model_type!r} model,", own, asked)
+        if heeded and not none:
+            raise UserError(
+                f"the config of {name!r} says that no layer rotates: leave --positions out, or "
+                "mend its config.json."
+            )
     return none
 
 

@@ -271,7 +271,7 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
 def _plain_logits(model: Any, tokens: Tokens, name: str) -> Float[Tensor, "batch pos d_vocab"]:
     """What the model itself makes of the tokens, before it is wrapped."""
     try:
-        with torch.no_grad():
+        with quiet(), torch.no_grad():
             logits = model(tokens, use_cache=False).logits
     # A config that contradicts itself, or a precision that an operation lacks: any exception.
     except Exception as error:

@@ -27,7 +27,7 @@ from nope_interp.streams import stream
 from nope_interp.tasks.examples import Examples
 from nope_interp.training.exact_match import exact_matches
 from tests import typecheck
-from tests.huggingface import WINDOW, bridged_model
+from tests.huggingface import FAMILIES, WINDOW, bridged_model
 from tests.small_models import model as own_model
 from tests.small_models import random_tokens
 
@@ -65,8 +65,14 @@ def attached(built: Any) -> int:
     return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules)
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", ["ours", *BRIDGES])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        *((name, place) for name in ("ours", *BRIDGES) for place in PLACES),
+        *((name, PLACES[-2]) for name in FAMILIES if name not in BRIDGES),
+        ("granitemoehybrid", hook_name(3, "attn_out")),
+    ],
+)
 def test_what_follows_follows_as_under_transformer_lens_own_hooks(name: str, place: str) -> None:
     built = model(name)
 

@@ -36,6 +36,7 @@ from tests import model_table, typecheck
 from tests.first_attention import assert_same, differ, first_attention, shuffled_past
 from tests.huggingface import (
     FAMILIES,
+    HYBRIDS,
     VARIANTS,
     WINDOW,
     bridged_model,
@@ -117,7 +118,7 @@ def test_the_model_comes_back_bit_for_bit(name: str) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", [*ROTARY, "olmo_hybrid"])
+@pytest.mark.parametrize("name", [*ROTARY, *HYBRIDS])
 def test_rotary_conditions_equal_the_plain_model_at_other_positions(name: str) -> None:
     built, n = model(name), TOKENS.shape[1]
     where = {
@@ -381,8 +382,9 @@ def test_a_sliding_window_still_shows_position(name: str) -> None:
             assert pattern.triu(1).abs().max() == 0
 
 
-def test_a_recurrence_still_shows_position() -> None:
-    with ablate_positions(model("olmo_hybrid")) as ablation:
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_recurrence_still_shows_position(name: str) -> None:
+    with ablate_positions(model(name)) as ablation:
         assert ablation.caveats(WINDOW + 1) == ("The recurrence in layers 0-2 still tells order.",)
     with ablate_positions(model("llama")) as ablation:
         assert ablation.caveats(WINDOW + 1) == ()
@@ -594,10 +596,11 @@ def test_what_each_layer_has() -> None:
         assert positions_in_words(model(hybrid)) == "rotary, none in layer 1"
     assert positions_in_words(model("exaone4_global")) == "rotary"
     assert [layer.chunk for layer in layer_positions(model("llama4"))] == [WINDOW, None]
-    assert describe_positions(model("olmo_hybrid")) == (
-        "A recurrence in layers 0-2; rotary positions (base 10,000, 8 dimensions of a head) in "
-        "layer 3."
-    )
+    for hybrid in HYBRIDS:
+        assert describe_positions(model(hybrid)) == (
+            "A recurrence in layers 0-2; rotary positions (base 10,000, 8 dimensions of a head) in "
+            "layer 3."
+        )
     ours = own_model(positions="rotary", rotary_base=500.0, rotary_fraction=0.5)
     assert layer_positions(ours)[1].rotary_dims == 4
     assert layer_positions(ours)[1].rotary_base == 500
@@ -648,9 +651,10 @@ def test_layers_that_are_alike_stand_in_one_row() -> None:
     assert all(1e-3 < low <= high for low, high in order)
     (row,) = position_table(own_model(n_layers=3))
     assert (row["layers"], row["positions"], row["base"]) == ("0-2", "none", None)
-    recurrent, rotary = position_table(model("olmo_hybrid"))
-    assert (recurrent["positions"], rotary["positions"]) == ("recurrence", "rotary")
-    assert min(*recurrent["order"], *rotary["order"]) > 1e-3
+    for name in HYBRIDS:
+        recurrent, rotary = position_table(model(name))
+        assert (recurrent["positions"], rotary["positions"]) == ("recurrence", "rotary")
+        assert min(*recurrent["order"], *rotary["order"]) > 1e-3
 
 
 def test_rotary_frequencies_are_the_ones_of_the_angles() -> None:

@@ -440,6 +440,35 @@ def test_an_olmo_hybrid_without_a_base_has_no_positions_in_its_attention(tmp_pat
     assert model.original_model.model.rotary_emb is None
 
 
+def test_a_granite_hybrid_without_positions_is_read_as_it_says(tmp_path: Path) -> None:
+    """As IBM's Granite 4.0 H is published: attention without positions between recurrent layers."""
+    published = {"layer_types": [*["mamba"] * 3, "attention"], "position_embedding_type": "nope"}
+    folder = folder_of("granitemoehybrid", tmp_path / "nope", published)
+    model = load_pretrained(folder).model
+    found = [layer.encoding for layer in layer_positions(model)]
+    assert found == ["recurrence", "recurrence", "recurrence", "none"]
+    order = order_dependence(model, layer_positions(model))
+    assert order[3] < 1e-6 < 1e-3 < order[0]
+    assert model.original_model.model.rotary_emb is None
+    with pytest.raises(UserError, match="says that no layer rotates: leave --positions out"):
+        load_pretrained(folder, positions="rotary")
+    assert positions_in_words(load_pretrained(folder, positions="none").model) == (
+        "recurrence, none in layer 3"
+    )
+
+
+def test_a_granite_hybrid_with_positions_can_be_read_without(tmp_path: Path) -> None:
+    folder = folder_of("granitemoehybrid", tmp_path / "m")
+    assert positions_in_words(load_pretrained(folder).model) == "recurrence and rotary"
+    without = load_pretrained(folder, positions="none").model
+    told = json.loads((tmp_path / "m" / "config.json").read_text())
+    (tmp_path / "m" / "config.json").write_text(
+        json.dumps(told | {"position_embedding_type": "nope"})
+    )
+    expected = logits(load_pretrained(folder).model.original_model)
+    torch.testing.assert_close(logits(without.original_model), expected)
+
+
 def test_an_mpt_without_alibi_is_refused(tmp_path: Path) -> None:
     folder = folder_of("mpt", tmp_path / "m")
     config = json.loads((tmp_path / "m" / "config.json").read_text())
