@@ -258,6 +258,20 @@ _OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
             "mamba_d_state": 8,
         },
     ),
+    "jamba": (
+        "JambaForCausalLM",
+        "JambaConfig",
+        {
+            **_GROUPED,
+            "num_hidden_layers": 4,
+            "attn_layer_period": 4,
+            "attn_layer_offset": 3,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "mamba_d_state": 8,
+            "use_mamba_kernels": False,
+        },
+    ),
     "lfm2": (
         "Lfm2ForCausalLM",
         "Lfm2Config",

@@ -36,6 +36,8 @@ _BY_ENCODING = {
     ),
     "alibi": ("bloom", "mpt"),
     "t5": ("t5",),
+    # Recurrent layers tell order; attention has no positions.
+    "none": ("jamba",),
 }
 FAMILIES = {family: encoding for encoding, names in _BY_ENCODING.items() for family in names}
 
@@ -350,7 +352,9 @@ def _heeded(config: Any, name: str) -> Any:
 
 
 def _layer_type(config: Any, layer: int) -> str | None:
-    types = _heeded(config, "layer_types")
+    # Jamba's are made of other fields.
+    own = config.model_type == "jamba"
+    types = config.layer_types if own else _heeded(config, "layer_types")
     return None if types is None else types[layer]
 
 

@@ -167,8 +167,8 @@ def without_positions(
     if asked not in DECLARED:
         raise unknown_name("positions", asked, DECLARED)
     own = family_encoding(config)
-    # A hybrid's config may say that its attention has none, and transformers heeds it.
-    heeded = own == "rotary" and not rotates_somewhere(config)
+    # A hybrid's code, or its config, may say that its attention has none: transformers heeds that.
+    heeded = own == "none" or (own == "rotary" and not rotates_somewhere(config))
     if asked == "auto":
         none = published or is_known(name) or raw.get(WITHOUT) is True
         hint = None if none or heeded or own is None else _hint(name, raw, config, own)
@@ -180,13 +180,14 @@ def without_positions(
             )
     else:
         none = asked == "none"
-        _check_possible(f"{name!r}, a {config.model_type!r} model,", own, asked)
         if heeded and not none:
             raise UserError(
-                f"the config of {name!r} says that no layer rotates: leave --positions out, or "
+                f"no layer of {name!r} has positions, by its config: leave --positions out, or "
                 "mend its config.json."
             )
-    return none
+        if not heeded:
+            _check_possible(f"{name!r}, a {config.model_type!r} model,", own, asked)
+    return none and not heeded
 
 
 def _check_possible(model: str, own: str | None, asked: str) -> None:

@@ -70,7 +70,7 @@ def attached(built: Any) -> int:
     [
         *((name, place) for name in ("ours", *BRIDGES) for place in PLACES),
         *((name, PLACES[-2]) for name in FAMILIES if name not in BRIDGES),
-        ("granitemoehybrid", hook_name(3, "attn_out")),
+        *((hybrid, hook_name(3, "attn_out")) for hybrid in ("granitemoehybrid", "jamba")),
     ],
 )
 def test_what_follows_follows_as_under_transformer_lens_own_hooks(name: str, place: str) -> None:

@@ -450,11 +450,25 @@ def test_a_granite_hybrid_without_positions_is_read_as_it_says(tmp_path: Path) -
     order = order_dependence(model, layer_positions(model))
     assert order[3] < 1e-6 < 1e-3 < order[0]
     assert model.original_model.model.rotary_emb is None
-    with pytest.raises(UserError, match="says that no layer rotates: leave --positions out"):
+    with pytest.raises(UserError, match=r"no layer of .* has positions, by its config: leave"):
         load_pretrained(folder, positions="rotary")
     assert positions_in_words(load_pretrained(folder, positions="none").model) == (
         "recurrence, none in layer 3"
     )
+
+
+def test_a_jamba_has_no_positions_in_its_attention(tmp_path: Path) -> None:
+    folder = folder_of("jamba", tmp_path / "nope")
+    for positions in ("auto", "none"):
+        model = load_pretrained(folder, positions=positions).model
+        assert positions_in_words(model) == "recurrence, none in layer 3"
+        assert torch.equal(logits(model.original_model), logits(eager(plain_model("jamba"))))
+    order = order_dependence(model, layer_positions(model))
+    assert order[3] < 1e-6 < 1e-3 < order[0]
+    with pytest.raises(UserError, match="nothing to take away"):
+        ablate_positions(model)
+    with pytest.raises(UserError, match=r"no layer of .* has positions, by its config: leave"):
+        load_pretrained(folder, positions="rotary")
 
 
 def test_a_granite_hybrid_with_positions_can_be_read_without(tmp_path: Path) -> None:
