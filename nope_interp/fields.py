@@ -204,12 +204,15 @@ def _fitted_one(value: Any, kind: _Kind) -> Any:
 
 
 def is_whole(value: Any, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
-    """Whether a value is a whole number, Python's or NumPy's, in a range; True and False are none.
+    """Whether a value is a whole number in a range, Python's or NumPy's, and not True or False.
 
     Args:
         value: anything.
         least: the smallest number that will do; None for any.
         most: the largest one.
+
+    Returns:
+        Whether it is.
     """
     if not isinstance(value, Integral) or isinstance(value, bool):
         return False

@@ -46,7 +46,7 @@ def given_path(path: Path | str) -> Path:
 
 def file_slug(name: str) -> str:
     """A name as a part of a file's: letters, digits, points and dashes, at most 60; "" of none."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:60]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:60].strip("-.")
 
 
 def make_folder(folder: Path) -> Path:
@@ -254,7 +254,18 @@ def write_json(path: Path, value: Any) -> Path:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write `text` as UTF-8, atomically; raises UserError as `write_atomically` does."""
+    """Write a text as UTF-8, atomically.
+
+    Args:
+        path: the file to make.
+        text: what it is to hold.
+
+    Returns:
+        `path`.
+
+    Raises:
+        UserError: as `write_atomically` does.
+    """
     return write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 

@@ -52,11 +52,15 @@ def _is_hooked(model: HookedModel) -> bool:
     """
     return any(
         point.fwd_hooks
-        for block in model.blocks
-        if hasattr(block, "attn")
+        for block in _attending(model)
         for point in block.attn.modules()
         if isinstance(point, HookPoint)
     )
+
+
+def _attending(model: HookedModel) -> list[Any]:
+    """The blocks that have attention: some of a hybrid have none."""
+    return [block for block in model.blocks if hasattr(block, "attn")]
 
 
 def comes_in_blocks(model: HookedModel) -> bool:
@@ -104,7 +108,7 @@ def queries_in_blocks(model: HookedModel, size: int | None) -> Iterator[None]:
             undo.enter_context(_lazy_of_ours(model, size))
         elif size is not None:
             undo.enter_context(_masks_by_rows())
-            for block in model.blocks:
+            for block in _attending(model):
                 # Set as a plain attribute it would go to the module that the bridge wraps.
                 own = block.attn.__dict__
                 own["forward"] = partial(_forward, block.attn.forward, size)

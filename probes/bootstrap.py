@@ -201,7 +201,8 @@ class SequenceBootstrap:
 
         Resamples of few sequences spread too little, and the quantiles take their spread as known.
         The bounds are therefore drawn out by sqrt(n / (n - 1)), as a variance is, and by Student's
-        t over the normal law's quantile: 2.7-fold for 3 sequences, 3% for 60. Values that are all
+        t over the normal law's quantile: 2.7-fold for 3 sequences, 3% for 60. For 2 they are
+        Student's: their resamples spread no further than one standard error. Values that are all
         the same have an interval of no width, however few.
 
         Args:
@@ -255,7 +256,7 @@ def few_sequences(tail: float, n: int) -> float:
         n: at least 2.
 
     Returns:
-        At least 1.
+        The factor: more than 1 up to a tail of a quarter.
     """
     # Where the bound lies, in standard errors; of two sequences it is one of the two.
     bound = -1.0 if n == 2 else ndtri(tail) * np.sqrt((n - 1) / n)

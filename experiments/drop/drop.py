@@ -133,9 +133,15 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
 
 def _scaled_as_well(model: Any) -> list[str]:
     """A sentence where the rotation also scales queries and keys, as YaRN's and LongRoPE's do."""
-    found = {getattr(m.rotary_emb, "attention_scaling", 1.0) for m in rotary_modules(model)}
+    found = {
+        value
+        for module in rotary_modules(model)
+        for name, value in vars(module.rotary_emb).items()
+        if name.endswith("attention_scaling")  # types of layers may have one each
+    }
     return [
-        f"Its rotation makes queries and keys {factor:.3g} times as long. That is dropped with it."
+        f"Its rotation makes what it turns of queries and keys {factor:.3g} times as long. That is "
+        "dropped with it."
         for factor in sorted(found - {1.0})
     ]
 

@@ -10,7 +10,7 @@ lists of hooks, so that contexts of hooks inside, and `reset_hooks`, leave them 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 import torch
@@ -112,7 +112,8 @@ def intervene(
 def firing(point: HookPoint) -> Iterator[None]:
     """While it is open, a hook point fires, whoever listens to it.
 
-    The blocks of Granite's bridges pass by hook points on which TransformerLens has no hook.
+    The blocks of Granite's bridges pass by hook points on which TransformerLens has no hook. Its
+    own is permanent here, so that `reset_hooks` leaves it.
 
     Args:
         point: of a model.
@@ -125,7 +126,8 @@ def firing(point: HookPoint) -> Iterator[None]:
         yield
     finally:
         handle.hook.remove()
-        point.fwd_hooks.remove(handle)
+        with suppress(ValueError):  # permanent hooks were reset, too
+            point.fwd_hooks.remove(handle)
 
 
 def _look(activations: Tensor, hook: HookPoint) -> None:

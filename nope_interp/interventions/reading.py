@@ -16,7 +16,6 @@ from einops import rearrange
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel, check_hooked
 from nope_interp.interventions.intervene import Function, Running, Where, changed_at, intervene
 from nope_interp.models.transformer import HookedTransformer
@@ -60,7 +59,7 @@ def read_changed(
     for route in routes:
         if route not in ROUTES:
             raise unknown_name("route", route, ROUTES)
-    if is_whole(heads):
+    if heads is not None and not isinstance(heads, Collection):
         raise UserError(f"heads is {heads}: give a list, [{heads}].")
     if not routes or (heads is not None and not heads):
         raise UserError("nothing would read the changed activations: give a route and a head.")

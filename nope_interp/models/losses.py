@@ -386,7 +386,7 @@ def _scaled(model: HookedModel, logits: Tensor) -> Tensor:
     scale = 1.0
     if config.model_type in ("cohere", "cohere2"):
         scale = config.logit_scale
-    if config.model_type in ("granite", "granitemoe"):
+    if config.model_type in ("granite", "granitemoe", "granitemoehybrid"):
         scale = 1 / config.logits_scaling
     # To multiply by one, too, takes a tenth of the time of all these products.
     logits = logits if scale == 1 else scale * logits

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import torch
@@ -27,6 +28,9 @@ from nope_interp.pretrained.published import (
 )
 from nope_interp.pretrained.switched_off import switch_off
 
+# What transformers asks before it has weights converted; one load at a time says it.
+_NOT_CONVERTED = "DISABLE_SAFETENSORS_CONVERSION"
+_ENVIRONMENT = RLock()
 # Causal masks that older versions of transformers saved with the weights of these families.
 _SAVED_MASKS = re.compile(r"attn\.(attention\.)?(bias|masked_bias|causal_mask)$")
 _WITH_MASKS = ("gpt2", "gpt_neo", "gptj", "codegen")
@@ -153,24 +157,24 @@ def _nothing_converted(name: str) -> Iterator[None]:
     transformers would have a service unpickle them, in a pull request that everybody sees, and read
     what that makes.
     """
-    variable = "DISABLE_SAFETENSORS_CONVERSION"
-    before = os.environ.get(variable)
-    os.environ[variable] = "1"
-    try:
-        yield
-    except OSError as error:
-        if "cannot be loaded with `safetensors`" not in str(error):
-            raise
-        raise UserError(
-            f"the model {name!r} has no weights in safetensors there, and pickled ones are not "
-            "read here: load it with transformers where you trust it, save_pretrained() it, and "
-            "give that folder."
-        ) from error
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
+    with _ENVIRONMENT:
+        before = os.environ.get(_NOT_CONVERTED)
+        os.environ[_NOT_CONVERTED] = "1"
+        try:
+            yield
+        except OSError as error:
+            if "cannot be loaded with `safetensors`" not in str(error):
+                raise
+            raise UserError(
+                f"no weights in safetensors could be had of {name!r}, and pickled ones are not "
+                "read here: check the network. Where it has none, load it with transformers if you "
+                "trust it, save_pretrained() it, and give that folder."
+            ) from error
+        finally:
+            if before is None:
+                del os.environ[_NOT_CONVERTED]
+            else:
+                os.environ[_NOT_CONVERTED] = before
 
 
 def _refuse_unexpected(name: str, unexpected: Iterable[str], *, published: bool) -> None:

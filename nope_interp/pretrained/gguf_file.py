@@ -22,7 +22,7 @@ from nope_interp.pretrained.gguf_rotation import follow_rotation, follow_window
 from nope_interp.pretrained.quiet import quiet
 
 # Which way of converting made a folder: what an older one made is made again.
-_CONVERSION = 2
+_CONVERSION = 3
 
 
 def cache_folder() -> Path:

@@ -22,6 +22,7 @@ from nope_interp.fields import (
     Seed,
     check_fields,
     from_mapping,
+    is_whole,
 )
 from nope_interp.models.checkpoints import TrainedOn
 from nope_interp.models.clockwork import ClockworkConfig
@@ -173,3 +174,17 @@ def test_what_is_shown_is_short_and_true(value: Any) -> None:
     text = shown(value)
     assert len(text) <= 63
     assert text == repr(value) or repr(value).startswith(text.removesuffix("..."))
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
+def test_numpys_whole_numbers_are_whole_too(value: Any) -> None:
+    assert is_whole(value)
+    assert is_whole(value, 3)
+    assert is_whole(value, 0, 3)
+    assert not is_whole(value, 4)
+    assert not is_whole(value, 0, 2)
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(True), 3.0, np.float64(3), "3", None, [3]])
+def test_what_only_looks_like_a_whole_number_is_none(value: Any) -> None:
+    assert not is_whole(value)

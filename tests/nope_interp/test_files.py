@@ -15,9 +15,11 @@ from experiments.results.measurements import write_arrays
 from nope_interp.errors import UserError
 from nope_interp.files import (
     check_writable,
+    file_slug,
     make_folder,
     model_files,
     read_json,
+    read_text,
     write_atomically,
     write_json,
 )
@@ -149,3 +151,21 @@ def test_a_folder_that_could_be_written_is_not_made(tmp_path: Path) -> None:
     for wrong in (tmp_path / "file" / "b", Path("/proc/nowhere")):
         with pytest.raises(UserError, match="cannot write to the folder"):
             check_writable(wrong)
+
+
+def test_a_mark_before_a_text_is_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "marked.txt"
+    path.write_bytes(b"\xef\xbb\xbf{}")
+    assert read_text(path) == "{}"
+    assert read_json(path) == {}
+    path.write_bytes(b"\xff{}")
+    with pytest.raises(UserError, match=r"the text .* is not UTF-8"):
+        read_text(path)
+    with pytest.raises(UserError, match=r"cannot read the text .* give a UTF-8 file"):
+        read_text("no\0file")
+
+
+def test_a_name_becomes_a_part_of_a_files() -> None:
+    assert file_slug("../Qwen 2.5/näme ") == "Qwen-2.5-n-me"
+    assert file_slug("a" * 59 + "--b") == "a" * 59
+    assert file_slug("/") == ""

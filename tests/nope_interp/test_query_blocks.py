@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nope_interp import query_blocks, streams
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, layers_without_attention
 from nope_interp.interventions.attention_weights import (
     freeze_first_attention,
     mean_first_attention,
@@ -25,7 +25,7 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
-from tests.huggingface import FAMILIES, bridged_model
+from tests.huggingface import FAMILIES, HYBRIDS, bridged_model
 
 LENGTH, BLOCK = 29, 5
 # Our models, which share names with families of transformers.
@@ -44,8 +44,10 @@ def heard(model: HookedModel, length: int, size: int | None) -> dict[str, list[T
     """Everything that is heard of one pass, its attention computed so many queries at a time."""
     tokens = torch.randint(4, 50, (2, length), generator=torch.Generator().manual_seed(0))
     found: dict[str, list[Tensor]] = {}
-    names = [f"blocks.{layer}.attn.hook_{of}" for layer in (0, 1) for of in ("pattern", "q")]
-    names += ["blocks.1.hook_attn_out", "blocks.1.hook_resid_post"]
+    layers = range(model.cfg.n_layers)
+    read = [layer for layer in layers if layer not in layers_without_attention(model)]
+    names = [f"blocks.{layer}.attn.hook_{of}" for layer in read for of in ("pattern", "q")]
+    names += [f"blocks.{read[-1]}.hook_attn_out", f"blocks.{layers[-1]}.hook_resid_post"]
     listeners = {name: partial(keep, found.setdefault(name, [])) for name in names}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streams, "block_size", lambda *of: size)
@@ -80,7 +82,7 @@ def assert_blocks_see_the_same(model: HookedModel, length: int, size: int) -> No
 @pytest.mark.parametrize(
     ("family", "how", "lift"),
     [
-        *((family, None, False) for family in (*OURS, *FAMILIES)),
+        *((family, None, False) for family in (*OURS, *FAMILIES, *HYBRIDS, "jamba")),
         *(("our rotary", "rotary:shuffled", False), ("llama", "rotary:shuffled", False)),
         *(("gptj", "rotary:constant", False), ("gemma3", "rotary", True)),
         *(("gpt_neo", "learned", False), ("mistral", "rotary", True), ("gpt2", "all", False)),
@@ -93,7 +95,7 @@ def test_blocks_of_queries_see_what_all_see_at_once(
 ) -> None:
     model = model_of(family)
     if not query_blocks.comes_in_blocks(model):
-        assert family in ("falcon_alibi", "t5")
+        assert family in ("falcon_alibi", "t5", "olmo_hybrid")
         return
     change = nullcontext() if how is None else ablate_positions(model, how, lift_window=lift)
     with change:

@@ -355,6 +355,9 @@ def test_models_that_cannot_be_dropped_are_refused(folder: Path, tmp_path: Path)
     gpt2 = save_folder(plain_model("gpt2"), tmp_path / "gpt2")
     with pytest.raises(UserError, match="has no rotary positions to drop"):
         run(gpt2, tmp_path / "runs")
+    still = plain_model("smollm3", no_rope_layers=[0, 0])
+    with pytest.raises(UserError, match="rotates queries and keys: there is nothing to drop"):
+        run(save_folder(still, tmp_path / "still"), tmp_path / "runs")
     with pytest.raises(UserError, match="is a model of ours"):
         run(tmp_path / "model.safetensors", tmp_path / "runs")
     with pytest.raises(UserError, match="drop takes a pretrained model"):

@@ -19,7 +19,7 @@ from nope_interp.models.losses import (
 )
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.pretrained.bridges import wrap
-from tests.huggingface import FAMILIES, bridged_model, logits_of, plain_model
+from tests.huggingface import FAMILIES, HYBRIDS, bridged_model, logits_of, plain_model
 from tests.small_models import model as own_model
 from tests.small_models import random_tokens
 
@@ -32,7 +32,9 @@ def labelled_losses(plain: Any, tokens: torch.Tensor) -> torch.Tensor:
         return torch.stack([plain(row[None], labels=row[None]).loss for row in tokens])
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "t5"])
+@pytest.mark.parametrize(
+    "family", [*(family for family in FAMILIES if family != "t5"), *HYBRIDS, "jamba"]
+)
 def test_losses_equal_the_plain_models(family: str) -> None:
     found = sequence_losses(bridged_model(family), TOKENS, batch_size=2)
     # float32 rounding in logits of a few units.

@@ -21,6 +21,8 @@ from transformers import (
     LlamaConfig,
     MambaConfig,
     MambaForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
 )
 
 from nope_interp import memory
@@ -178,6 +180,16 @@ def test_non_causal_models_are_refused(tmp_path: Path) -> None:
     model.config.sliding_window = 64
     folder = save_folder(model, tmp_path / "bidirectional")
     with pytest.raises(UserError, match="sees the future in layer 0: choose a causal model"):
+        load_pretrained(str(folder))
+
+
+def test_a_hybrid_whose_attention_nothing_shows_is_refused(tmp_path: Path) -> None:
+    kinds = ["linear_attention", "mlp", "full_attention"]
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    mixer = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 1}
+    config = NemotronHConfig(**sizes, **mixer, vocab_size=60, layers_block_type=kinds)
+    folder = save_folder(NemotronHForCausalLM(config), tmp_path)
+    with pytest.raises(UserError, match="a NemotronHForCausalLM, shows no attention patterns"):
         load_pretrained(str(folder))
 
 
@@ -436,7 +448,9 @@ def test_pickled_weights_of_a_hub_are_not_converted(
     monkeypatch.setattr(asked, lambda *_, **__: pytest.fail("a conversion was asked for"))
     monkeypatch.setattr("transformers.modeling_utils.is_offline_mode", lambda: False)
     monkeypatch.delenv("DISABLE_SAFETENSORS_CONVERSION", raising=False)
-    with pytest.raises(UserError, match=r"'someone/pickled' has no weights in safetensors there"):
+    with pytest.raises(
+        UserError, match="no weights in safetensors could be had of 'someone/pickled'"
+    ):
         load_pretrained("someone/pickled")
     assert "DISABLE_SAFETENSORS_CONVERSION" not in os.environ
 
