@@ -77,7 +77,7 @@ def judge_methods(
     for kind in config.kinds or ():
         if kind not in _KINDS:
             raise unknown_name("kind of planted model", kind, _KINDS)
-    return Benchmark.once(config, out, lambda run: _made(config, run, show_progress))
+    return Benchmark.once(config, out, lambda run: _made(config, run, show_progress), device)
 
 
 def _made(config: BenchmarkConfig, run: RunFolder, show_progress: bool) -> Made:

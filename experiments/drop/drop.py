@@ -75,7 +75,7 @@ def drop(
         raise UserError("drop takes a pretrained model: give its hub name, folder or GGUF file.")
     if device != "auto":
         check_device(device)
-    return Drop.once(config, out, lambda run: _made(config, run, device, show_progress))
+    return Drop.once(config, out, lambda run: _made(config, run, device, show_progress), device)
 
 
 def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: bool) -> Made:

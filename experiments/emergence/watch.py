@@ -57,7 +57,7 @@ def watch_emergence(
     """
     config = asked(EmergenceConfig, config, words)
     config.check_runs_on(device)
-    return Emergence.once(config, out, lambda run: _made(config, run, show_progress))
+    return Emergence.once(config, out, lambda run: _made(config, run, show_progress), device)
 
 
 def _made(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> Made:

@@ -53,7 +53,9 @@ def reproduce(
     config = asked(ReproduceConfig, config, words)
     config.check_runs_on(device)
     check_device(device)
-    return Reproduction.once(config, out, lambda run: _made(config, run, device, show_progress))
+    return Reproduction.once(
+        config, out, lambda run: _made(config, run, device, show_progress), device
+    )
 
 
 def _made(config: ReproduceConfig, run: RunFolder, device: str, show_progress: bool) -> Made:

@@ -192,7 +192,7 @@ def read_once(
             how = (run.path.parent, device, show_progress, cells, shards, draw, steps)
             return reader(config, *how).made()
 
-    return kind.once(config, out, make)
+    return kind.once(config, out, make, device)
 
 
 @contextmanager

@@ -122,7 +122,11 @@ class FinishedRun(ABC):
 
     @classmethod
     def once(
-        cls: type[Run], config: RunConfig, out: Path | str, make: Callable[[RunFolder], Made]
+        cls: type[Run],
+        config: RunConfig,
+        out: Path | str,
+        make: Callable[[RunFolder], Made],
+        device: str | None = None,
     ) -> Run:
         """The finished run of a config: made now, gone on with, or read back; its page is drawn.
 
@@ -133,6 +137,8 @@ class FinishedRun(ABC):
             config: what is run.
             out: the folder that run folders are made in.
             make: makes the run in its folder, keeping cells there.
+            device: where it is computed, which the page tells: other devices round differently. A
+                run that is there is read back, wherever it was computed.
 
         Returns:
             The run, read back from its folder.
@@ -161,7 +167,8 @@ class FinishedRun(ABC):
                         ) from error
                 write_arrays(made.arrays, run.arrays)
                 write_table(made.measurements, run.measurements)
-                run.finish(made.facts, config, earlier + time.monotonic() - began)
+                where = {} if device is None else {"device": device}
+                run.finish(made.facts | where, config, earlier + time.monotonic() - began)
         found = cls.load(run.path)
         found.write_report()
         return found

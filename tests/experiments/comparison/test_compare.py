@@ -288,6 +288,7 @@ def test_info_says_how_it_was_run(comparison: Comparison) -> None:
     info = json.loads((comparison.folder / "info.json").read_text())
     assert CompareConfig.from_dict(info["config"]) == CONFIG
     assert info["environment"]["torch"]
+    assert info["device"] == "cpu"
     assert info["seconds"] > 0
 
 
