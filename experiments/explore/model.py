@@ -8,7 +8,7 @@ from experiments.explore.playground import Playground
 from experiments.explore.prompts import pairs, prompts
 from nope_interp.hooked_model import key_heads
 from nope_interp.positions.conditions import CONDITIONS
-from nope_interp.sites import ATTENTION_INPUT, RESIDUAL_SITES
+from nope_interp.sites import ATTENTION_INPUT, RESIDUAL_SITES, hook_name
 from probes.head_rules import LABELS
 
 # Values for the conditions that take one, until a person gives another.
@@ -32,7 +32,12 @@ def model(playground: Playground) -> ModelAnswer:
         heads_sharing_keys=cfg.n_heads // key_heads(playground.model),
         conditions=conditions(playground),
         codes=list(NAMES),
-        sites=[*RESIDUAL_SITES, ATTENTION_INPUT],
+        # Blocks whose attention and MLP stand side by side have nothing between them.
+        sites=[
+            site
+            for site in (*RESIDUAL_SITES, ATTENTION_INPUT)
+            if hook_name(0, site) in playground.model.hook_dict
+        ],
         prompts=prompts(playground),
         pairs=pairs(playground),
         labels=list(LABELS),

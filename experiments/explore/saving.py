@@ -1,6 +1,7 @@
 """`save`: what the page shows, as a page of its own that needs no server and no network."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,6 +16,8 @@ from experiments.explore.python import code
 from experiments.explore.reading import read
 from experiments.explore.turns import Taking
 from experiments.report.explore_page import saved_page
+from nope_interp.errors import UserError
+from probes.errors import ProbeError
 
 
 def save(playground: Playground, state: State, turn: Taking) -> str:
@@ -29,7 +32,8 @@ def save(playground: Playground, state: State, turn: Taking) -> str:
         HTML.
 
     Raises:
-        UserError: as each of the answers.
+        UserError: as each of the answers. A move or a patch that is refused is left out: the page
+            shows its sentence in its place.
     """
     answers: dict[str, Any] = {}
     with turn():
@@ -38,11 +42,13 @@ def save(playground: Playground, state: State, turn: Taking) -> str:
         if state.layer is not None and state.head is not None:
             answers["head"] = _plain(head(playground, state))
             answers["feeds"] = _plain(feeds(playground, state))
-        if state.move is not None:
-            answers["move"] = _plain(move(playground, state))
-    if state.patch is not None and state.other_prompt:
-        *_, found = patch(playground, state, turn)
-        answers["patch"] = _plain(found)
+        with suppress(UserError, ProbeError):
+            if state.move is not None:
+                answers["move"] = _plain(move(playground, state))
+    with suppress(UserError, ProbeError):
+        if state.patch is not None and state.other_prompt:
+            *_, found = patch(playground, state, turn)
+            answers["patch"] = _plain(found)
     answers["code"] = _plain(code(playground, state))
     return saved_page(state.model_dump(mode="json"), answers)
 

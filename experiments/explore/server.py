@@ -1,12 +1,13 @@
 """The server of the page: thin, since each request is one call of a function of this room."""
 
+import asyncio
 import logging
 import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Header, Request
 from fastapi.exceptions import RequestValidationError
@@ -51,10 +52,20 @@ _IN_STEPS: dict[str, Callable[[Playground, State, Taking], Iterator[BaseModel]]]
     "fit": fit,
     "patch": patch,
 }
+Answer = TypeVar("Answer")
+# How often it is asked whether a page still waits for an answer.
+_LOOKS_EVERY_S = 0.2
 Page = Annotated[str, Header(alias="X-Page", max_length=64)]
 
 
-def served(playground: Playground, token: str, port: int, *, framed: bool = False) -> ASGIApp:
+def served(
+    playground: Playground,
+    token: str,
+    port: int,
+    *,
+    framed: bool = False,
+    turns: Turns | None = None,
+) -> ASGIApp:
     """The page and its answers as a web application, behind its guard.
 
     Args:
@@ -62,13 +73,14 @@ def served(playground: Playground, token: str, port: int, *, framed: bool = Fals
         token: what every request has to know.
         port: what it is served at.
         framed: whether other pages of this machine, a notebook's, may show it in a frame.
+        turns: the queue in front of the model; None makes one.
 
     Returns:
         The application.
     """
     # Without pages about itself, which would fetch their scripts from elsewhere.
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.turns = Turns()
+    app.state.turns = turns or Turns()
     _add_page(app, playground, framed)
     _add_answers(app, playground)
     for kind in (Exception, HTTPException, RequestValidationError):
@@ -98,9 +110,9 @@ def _add_answers(app: FastAPI, playground: Playground) -> None:
 
     def add(name: str, answer: Callable[[Playground, State], BaseModel]) -> None:
         @app.post(f"/api/{name}", name=name)
-        async def respond(state: State, page: Page = "") -> Response:
+        async def respond(request: Request, state: State, page: Page = "") -> Response:
             with turns.ask(page, name) as turn:
-                return await run_in_threadpool(answered, turn, state)
+                return await _while_asked(request, turn, answered, state)
 
         def answered(turn: Turn, state: State) -> Response:
             with turn.taken(playground.model):
@@ -136,13 +148,32 @@ def _add_answers(app: FastAPI, playground: Playground) -> None:
         add_in_steps(name)
 
     @app.post("/api/save")
-    async def of_save(state: State, page: Page = "") -> Response:
+    async def of_save(request: Request, state: State, page: Page = "") -> Response:
+        def saving(turn: Turn, state: State) -> str:
+            return save(playground, state, partial(turn.taken, playground.model))
+
         with turns.ask(page, "save") as turn:
-            taking = partial(turn.taken, playground.model)
-            saved = await run_in_threadpool(save, playground, state, taking)
+            saved = await _while_asked(request, turn, saving, state)
         name = file_slug(playground.variant.name) or "model"
         told = {"Content-Disposition": f'attachment; filename="explore-{name}.html"'}
         return HTMLResponse(saved, headers=told)
+
+
+async def _while_asked(
+    request: Request, turn: Turn, answer: Callable[[Turn, State], Answer], state: State
+) -> Answer:
+    """What a thread answers, which is ended where nobody waits for it any more."""
+
+    async def look() -> None:
+        while not await request.is_disconnected():
+            await asyncio.sleep(_LOOKS_EVERY_S)
+        turn.cancel()
+
+    looking = asyncio.create_task(look())
+    try:
+        return await run_in_threadpool(answer, turn, state)
+    finally:
+        looking.cancel()
 
 
 def _json(answer: BaseModel) -> Response:

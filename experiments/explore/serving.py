@@ -41,11 +41,13 @@ class Explorer:
         import uvicorn
 
         from experiments.explore.server import served
+        from experiments.explore.turns import Turns
 
         token, port = secrets.token_urlsafe(24), int(door.getsockname()[1])
         self.playground = playground
         self.url = f"http://{LOCAL}:{port}/?token={token}"
-        app: Any = served(playground, token, port, framed=framed)
+        self._turns = Turns()
+        app: Any = served(playground, token, port, framed=framed, turns=self._turns)
         config = uvicorn.Config(
             app,
             log_level="error",
@@ -55,6 +57,14 @@ class Explorer:
             timeout_graceful_shutdown=1,
         )
         self._door, self._server = door, uvicorn.Server(config)
+        stop = self._server.handle_exit
+
+        def end(number: int, frame: Any) -> None:
+            """Of Ctrl-C: what still runs would go on without the page."""
+            self._turns.close()
+            stop(number, frame)
+
+        self._server.handle_exit = end  # type: ignore[method-assign, assignment]
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
@@ -72,7 +82,8 @@ class Explorer:
         return self
 
     def close(self) -> None:
-        """Stop serving; nothing happens the second time."""
+        """Stop serving, and end what still runs; nothing happens the second time."""
+        self._turns.close()
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(_STOPS_WITHIN_S)

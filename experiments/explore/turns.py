@@ -65,6 +65,7 @@ class Turns:
         self._changed = threading.Condition()
         self._waiting: deque[Turn] = deque()
         self._open: list[Turn] = []
+        self._closed = False
 
     @contextmanager
     def ask(self, page: str, name: str) -> Iterator[Turn]:
@@ -85,13 +86,22 @@ class Turns:
                 if other.page == page and name in (other.name, _ENDS_ALL)
             ]
             self._open.append(turn)
-        for other in older:
+            closed = self._closed
+        for other in [*older, turn] if closed else older:
             other.cancel()
         try:
             yield turn
         finally:
             with self._changed:
                 self._open.remove(turn)
+
+    def close(self) -> None:
+        """End every request, and those to come: nobody uses the model any more."""
+        with self._changed:
+            self._closed = True
+            every = [*self._open]
+        for turn in every:
+            turn.cancel()
 
     def wake(self) -> None:
         """Have all that wait look again."""

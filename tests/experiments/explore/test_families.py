@@ -61,6 +61,11 @@ def playground_of(family: str, **changes: int) -> Playground:
     return Playground(LoadedModel(variant, ProbingConfig()))
 
 
+def test_sites_that_a_model_lacks_are_not_offered() -> None:
+    assert "resid_mid" in model(playground_of("llama")).sites
+    assert "resid_mid" not in model(playground_of("gptj")).sites
+
+
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "t5", "gptj", "gpt_oss"])
 def test_a_family_answers_or_says_what_it_cannot(
     family: str, monkeypatch: pytest.MonkeyPatch

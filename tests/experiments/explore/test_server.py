@@ -4,14 +4,17 @@ import asyncio
 import json
 import random
 import string
+import threading
 from typing import Any
 
 import pytest
+import torch
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from experiments.explore import server
+from experiments.explore import saving, server
 from experiments.explore.answers import Progress
 from experiments.explore.asked import MOST_BYTES, State
 from experiments.explore.guard import Guard
@@ -115,6 +118,41 @@ def test_what_is_saved_is_a_page_of_its_own_with_the_same_numbers(page: Page) ->
     assert response.text.startswith("<!DOCTYPE html>")
     assert TOKEN not in response.text
     assert str(PORT) not in response.text.split("</head>")[0]
+
+
+def test_a_move_or_patch_that_is_refused_leaves_the_rest_to_be_saved(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "saved_page", lambda state, answers: json.dumps(answers))
+    whole = page.post("save", STATE).json()
+    assert whole["read"] == page.post("read", STATE).json()
+    assert {"move", "patch"} <= whole.keys()
+    less = {**STATE, "other_prompt": "short", "move": {**STATE["move"], "layer": 99}}
+    assert sentence(page.post("move", less))
+    found = page.post("save", less).json()
+    assert found["read"] == whole["read"]
+    assert not {"move", "patch"} & found.keys()
+
+
+def test_who_goes_away_ends_what_was_asked(
+    embedded: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is made until nobody waits for it."""
+    gone = threading.Event()
+
+    def answer(playground: Playground, asked: State) -> Any:
+        gone.set()
+        for _ in range(2_000):  # a model's layers look whether to go on
+            playground.model(torch.zeros(1, 2, dtype=torch.long))
+        return pytest.fail("it ran to its end")
+
+    async def is_disconnected(request: Request) -> bool:
+        return gone.is_set()
+
+    monkeypatch.setitem(server._ASKED, "read", answer)
+    monkeypatch.setattr(Request, "is_disconnected", is_disconnected)
+    told = sentence(Page(embedded).post("read", STATE))
+    assert told == "a newer request took the place of this one."
 
 
 def test_the_page_runs_its_own_script_only_and_reaches_nothing_else(page: Page) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 import socket
+import threading
 import urllib.error
 import urllib.request
 import webbrowser
@@ -76,6 +77,33 @@ def test_a_page_is_served_on_this_machine_until_it_is_closed(embedded: Playgroun
     page.close()
     with pytest.raises(urllib.error.URLError):
         asked(page.url, {"prompt": PROMPT})
+
+
+def test_closing_a_page_ends_what_still_runs(embedded: Playground) -> None:
+    page = ni.explore(embedded.loaded)
+    reached, ended = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        reached.set()
+        while not page._turns._closed:
+            pass
+
+    handle = embedded.model.blocks[0].register_forward_pre_hook(wait)
+
+    def ask() -> None:
+        found = asked(page.url, {"prompt": "never asked before"})
+        assert found[0] == 409
+        ended.set()
+
+    try:
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        reached.wait()
+        page.close()
+        thread.join()
+    finally:
+        handle.remove()
+    assert ended.is_set()
 
 
 def test_positions_are_those_that_one_says_the_checkpoint_has(tmp_path: Path) -> None:

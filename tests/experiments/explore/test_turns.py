@@ -138,6 +138,21 @@ def test_one_that_waits_is_ended_too() -> None:
     assert ended == [True]
 
 
+def test_a_queue_that_is_closed_ends_what_runs_and_what_comes() -> None:
+    model, turns = small_model(), Turns()
+
+    def run(close: bool) -> None:
+        with turns.ask("a", "read") as turn, turn.taken(model):
+            if close:
+                turns.close()
+            model(torch.zeros(1, 3, dtype=torch.long))
+
+    run(close=False)
+    for close in (True, False):
+        with pytest.raises(Cancelled):
+            run(close)
+
+
 def test_twenty_requests_of_two_pages_at_once_leave_the_server_right(embedded: Playground) -> None:
     """Whatever is ended, each answer is its own prompt's, and those after are as those before."""
     page, draw = Page(embedded), random.Random(0)
