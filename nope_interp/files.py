@@ -85,7 +85,8 @@ def _unwritable(folder: Path, error: OSError) -> UserError:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
-    """Call `write` on a temporary name in `path`'s folder, then rename the result to `path`.
+    """Call `write` on a temporary name in `path`'s folder, then rename the result to `path`, or to
+    where that leads.
 
     A killed process leaves the old file, or none; never half of the new one. Whatever `write` does,
     the file may be read and written by whom the umask says.
@@ -98,16 +99,20 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
         `path`.
 
     Raises:
-        UserError: where the folder cannot be written to, or the disk is full.
+        UserError: where the folder cannot be written to, the disk is full, or what is there is no
+            ordinary file: a device or a pipe would be gone.
     """
     if not path.name:
         raise UserError(f"{str(path)!r} is no file name: give one.")
-    make_folder(path.parent)
-    temporary = part_of(path)
+    target = path.resolve() if path.is_symlink() else path
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise UserError(f"{str(path)!r} is a device or a pipe: give the name of a file.")
+    make_folder(target.parent)
+    temporary = part_of(target)
     try:
         write(temporary)
         honour_umask(temporary)
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     # Its own kind of error, though it be a full disk.
     except (OSError, SafetensorError) as error:
         raise cannot_write(path, error) from error

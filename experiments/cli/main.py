@@ -3,6 +3,7 @@
 Nothing heavy is imported until a command needs it, so that `--help` answers at once.
 """
 
+import errno
 import io
 import re
 import sys
@@ -71,6 +72,8 @@ def main() -> None:
             raise
         _fail(_OUT_OF_MEMORY)
     except OSError as error:
+        if error.filename is None and error.errno == errno.ENOSPC:
+            _fail("the output cannot be written (its disk is full): send it elsewhere.")
         _fail(f"{error.strerror or error} ({error.filename or 'no file named'}).")
     # typer turns Ctrl-C into this code.
     if code == 130:

@@ -13,6 +13,8 @@ from typing import Any
 
 # What a pipe or a file is given, where no terminal says how wide it is.
 _WIDTH = 100
+# In fewer columns nothing can be read: what says less, says nothing.
+_NARROWEST = 20
 _SMALL = "by a run with fewer seeds than by default, or at smaller sizes."
 _OF_CLAIMS = (
     "Sees: how far beyond its bound a number must lie for such a run to tell, four times in five.",
@@ -65,8 +67,13 @@ def _console() -> Any:
     from rich.console import Console
 
     # There is none where it was closed before the start.
-    told = (sys.stdout is not None and sys.stdout.isatty()) or "COLUMNS" in os.environ
-    return Console(width=None if told else _WIDTH, highlight=False)
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told) >= _NARROWEST:
+        return Console(width=int(told), highlight=False)
+    # rich would take any number there.
+    asked = on_terminal and not told
+    return Console(width=None if asked else _WIDTH, highlight=False)
 
 
 def _comparison(config: Any, found: Any) -> Shown:

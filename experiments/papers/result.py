@@ -15,6 +15,7 @@ from experiments.results.findings import Figure, unpack
 from experiments.results.measured import Measured
 from experiments.runs.finished import Picture
 from experiments.runs.of_figures import RunOfFigures
+from nope_interp.errors import UserError
 
 CLAIM = "claim"
 
@@ -31,7 +32,7 @@ class Reproduction(RunOfFigures):
 
     experiment: ClassVar[str] = "reproduce"
     needs_info: ClassVar[Set[str]] = frozenset(
-        {"paper", "setting", "figures", "notes", "config", "command"}
+        {"paper", "setting", "figures", "notes", "config", "command", "seconds"}
     )
     leads_to: ClassVar[tuple[str, ...]] = (".claims", ".figures")
 
@@ -52,8 +53,14 @@ class Reproduction(RunOfFigures):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
-        return float(self.info["seconds"])
+        """How long it took; raises UserError where `info.json` has no number there."""
+        told = self.info["seconds"]
+        if not isinstance(told, int | float):
+            raise UserError(
+                f"the info.json of {str(self.folder)!r} does not say how long the run took: delete "
+                "the run folder and run the command again."
+            )
+        return float(told)
 
     @property
     def outcomes(self) -> list[Outcome]:

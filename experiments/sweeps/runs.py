@@ -42,6 +42,6 @@ def load_run(folder: Path | str) -> FinishedRun:
     run = RunFolder.at(folder)
     # Says so itself where there is none.
     experiment = run.read_info()["experiment"] if run.finished else Comparison.experiment
-    if experiment not in _KINDS:
-        raise unknown_name("experiment", experiment, _KINDS)
+    if not isinstance(experiment, str) or experiment not in _KINDS:
+        raise unknown_name("experiment", str(experiment), _KINDS)
     return _KINDS[experiment].load(folder)

@@ -39,6 +39,8 @@ def check_source(name_or_path: str) -> None:
     if not name_or_path:
         raise UserError("the model's name is empty: give a hub name, a folder or a file.")
     path = given_path(name_or_path)
+    if name_or_path.endswith("/") and path.is_file():
+        raise UserError(f"{name_or_path!r} is a file: leave the last / out.")
     if is_own(str(path)):
         if not path.is_file():
             raise UserError(f"there is no checkpoint {name_or_path!r}: check the path.")

@@ -22,6 +22,7 @@ from nope_interp.files import (
     read_text,
     write_atomically,
     write_json,
+    write_text,
 )
 from nope_interp.models.checkpoints import save_tensors
 from tests.paths import ROOT
@@ -169,3 +170,15 @@ def test_a_name_becomes_a_part_of_a_files() -> None:
     assert file_slug("../Qwen 2.5/näme ") == "Qwen-2.5-n-me"
     assert file_slug("a" * 59 + "--b") == "a" * 59
     assert file_slug("/") == ""
+
+
+def test_what_is_no_ordinary_file_is_not_replaced(tmp_path: Path) -> None:
+    pipe, link, aim = tmp_path / "pipe", tmp_path / "link", tmp_path / "elsewhere" / "aim.txt"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="pipe' is a device or a pipe: give the name of a file"):
+        write_text(pipe, "it")
+    assert pipe.is_fifo()
+    link.symlink_to(aim)
+    assert write_text(link, "it") == link
+    assert link.is_symlink()
+    assert aim.read_text() == "it"

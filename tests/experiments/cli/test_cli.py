@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from experiments.cli.commands import _configured
 from experiments.cli.options import option_of
 from experiments.comparison.config import CompareConfig
+from experiments.runs.folder import FORMAT
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.registry import EXPERIMENTS, Experiment
 from experiments.variants.words import Field, fields_of
@@ -623,3 +624,44 @@ def test_the_folder_of_a_sweep_is_no_run_and_is_told_so(tmp_path: Path) -> None:
     run = nope_interp("report", "sweep-seeds", cwd=tmp_path)
     assert_one_sentence(run)
     assert "'sweep-seeds' is a sweep: give the folder of one of its cells" in run.stderr
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-3", "wide"])
+def test_a_width_in_which_nothing_can_be_read_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    usual = nope_interp("reproduce", "--list", cwd=tmp_path).stdout
+    monkeypatch.setenv("COLUMNS", columns)
+    assert nope_interp("reproduce", "--list", cwd=tmp_path).stdout == usual
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = nope_interp("reproduce", "--list", cwd=tmp_path).stdout.splitlines()
+    assert max(map(len, narrow[:9])) <= 60
+
+
+def test_a_file_is_told_from_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    run = nope_interp("heads", "model.safetensors/", cwd=tmp_path)
+    told = "'model.safetensors/' is a file: leave the last / out."
+    assert (run.returncode, run.stderr) == (2, f"nope-interp: {told}\n")
+
+
+def test_a_run_of_no_experiment_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "info.json").write_text(json.dumps({"experiment": [1], "format": FORMAT}))
+    run = nope_interp("report", str(tmp_path), cwd=tmp_path)
+    assert run.returncode == 2
+    assert "unknown experiment '[1]'" in run.stderr
+
+
+def test_an_output_whose_disk_is_full_is_one_sentence(tmp_path: Path) -> None:
+    run = subprocess.run(
+        f"{sys.executable} -m experiments.cli reproduce --list > /dev/full",
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert run.returncode == 2
+    assert run.stderr == (
+        "nope-interp: the output cannot be written (its disk is full): send it elsewhere.\n"
+    )

@@ -693,6 +693,13 @@ def test_words_that_are_no_figures_are_damage(copied: Reproduction) -> None:
 
 
 def test_a_damaged_run_is_listed_as_none(copied: Reproduction, tmp_path: Path) -> None:
+    assert set(listing(tmp_path)["status"]) != {NOT_RUN}
+    info = RunFolder(copied.folder).info
+    told = read_json(info)
+    for seconds in ({"seconds": "x"}, {}):
+        write_json(info, {k: v for k, v in told.items() if k != "seconds"} | seconds)
+        assert set(listing(tmp_path)["status"]) == {NOT_RUN}
+    write_json(info, told)
     RunFolder(copied.folder).measurements.write_bytes(b"damaged")
     assert set(listing(tmp_path)["status"]) == {NOT_RUN}
 
