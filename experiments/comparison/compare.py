@@ -170,8 +170,7 @@ class _Reader(Reader[CompareConfig]):
 
     def _told_of(self, variant: ModelVariant) -> dict[str, Any]:
         """What the page says of the model in question."""
-        with ablation_of(self.config).of(variant.model) as ablation:
-            without = None if ablation is None else ablation.name
+        without = ablation_of(self.config).name
         return {
             "model": variant.name if without is None else f"{variant.name}, {without}",
             "positions": without or variant.positions,

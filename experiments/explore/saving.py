@@ -32,8 +32,7 @@ def save(playground: Playground, state: State, turn: Taking) -> str:
         HTML.
 
     Raises:
-        UserError: as each of the answers. A move or a patch that is refused is left out: the page
-            shows its sentence in its place.
+        UserError: as each of the answers; a move or a patch that is refused is left out.
     """
     answers: dict[str, Any] = {}
     with turn():

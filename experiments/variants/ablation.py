@@ -9,6 +9,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import PositionAblation, ablate_positions
+from nope_interp.positions.conditions import parse_condition
 from nope_interp.positions.layers import LayerPositions
 
 
@@ -29,6 +30,11 @@ class Ablation:
     heads: tuple[int, ...] | None = None
     lift_window: bool = False
     seed: int = 0
+
+    @property
+    def name(self) -> str | None:
+        """What it is called, such as "rotary:none"; None where positions stay intact."""
+        return None if self.how is None else str(parse_condition(self.how))
 
     def acts_in(self, layer: int) -> bool:
         """Whether it acts in this block."""

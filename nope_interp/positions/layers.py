@@ -328,6 +328,16 @@ def rotates_somewhere(config: Any) -> bool:
     return any(_rotates(config, config.model_type, layer, kind) for layer, kind in kinds)
 
 
+def head_size(config: Any) -> int:
+    """How many dimensions a head of a Hugging Face model has.
+
+    Args:
+        config: of a rotary model; one that does not say divides its width among its heads.
+    """
+    own = getattr(config, "head_dim", None)
+    return int(own or config.hidden_size // config.num_attention_heads)
+
+
 @cache
 def declared(family: Any) -> frozenset[str]:
     """What a family's config declares, and its code heeds: transformers keeps other keys, too.

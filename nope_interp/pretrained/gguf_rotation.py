@@ -3,7 +3,7 @@
 from typing import Any
 
 from nope_interp.errors import UserError
-from nope_interp.positions.layers import declared
+from nope_interp.positions.layers import declared, head_size
 
 # Of Gemma 3 the file's scaling is that of its global layers (its family's configs say so).
 _GLOBAL = "full_attention"
@@ -36,7 +36,7 @@ def follow_rotation(reader: Any, config: Any, name: str) -> None:
         rope.get(_GLOBAL, rope)["rope_theta"] = float(base)
     turned = _said(reader, f"{family}.rope.dimension_count")
     if turned is not None and _PART in rope:
-        rope[_PART] = int(turned) / _head_size(config)
+        rope[_PART] = int(turned) / head_size(config)
     scaling = _scaling(reader, f"{family}.rope.scaling.", config)
     by_layers = "rope_theta" not in rope and not family.startswith("gemma3")
     if scaling is None or (scaling and by_layers):
@@ -58,11 +58,6 @@ def follow_window(reader: Any, config: Any) -> None:
     window = _said(reader, f"{family}.attention.sliding_window")
     if window and "sliding_window" in declared(config.__class__) and config.sliding_window is None:
         config.sliding_window = int(window)
-
-
-def _head_size(config: Any) -> int:
-    own = getattr(config, "head_dim", None)
-    return int(own or config.hidden_size // config.num_attention_heads)
 
 
 def _said(reader: Any, key: str) -> Any:

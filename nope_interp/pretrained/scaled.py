@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nope_interp.positions.layers import WITHOUT
+from nope_interp.positions.layers import WITHOUT, head_size
 from nope_interp.pretrained.switched_off import rotary_modules
 
 SCALINGS = ("position interpolation", "NTK", "YaRN")
@@ -47,7 +47,7 @@ def scaled_rotary(model: Any, scaling: str, context: int, length: int) -> Iterat
     config, factor = copy.deepcopy(model.config), length / context
     # Of Mixtral there may be none, which transformers' YaRN does not read.
     if getattr(config, "head_dim", 0) is None:
-        config.head_dim = config.hidden_size // config.num_attention_heads
+        config.head_dim = head_size(config)
     for name, kind in _kinds(config.rope_parameters).items():
         if name != "sliding_attention":
             kind |= _changes(scaling, kind, config, context, factor)
@@ -74,8 +74,7 @@ def _changes(
     if scaling == "YaRN":
         of_yarn = {"factor": factor, "original_max_position_embeddings": context}
         return {"rope_type": "yarn", **of_yarn}
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    turned = size * kind.get("partial_rotary_factor", 1.0)
+    turned = head_size(config) * kind.get("partial_rotary_factor", 1.0)
     if turned == 2:
         # The only frequency is the highest one, which stays.
         return {}

@@ -534,6 +534,18 @@ def test_a_trainings_last_line_is_its_loss_and_its_path(tmp_path: Path, config: 
     assert "(held-out loss: none, its text is too short)" in short.stdout
 
 
+def list_of_papers(redirection: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """What `reproduce --list` says where a shell leads its output elsewhere."""
+    return subprocess.run(
+        f"{sys.executable} -m experiments.cli reproduce --list {redirection}",
+        shell=True,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
 @pytest.mark.slow
 def test_output_that_lacks_letters_or_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -542,14 +554,7 @@ def test_output_that_lacks_letters_or_is_closed(
     run = in_a_process("reproduce", "--list", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert "kazemnejad2023" in run.stdout
-    closed = subprocess.run(
-        f"{sys.executable} -m experiments.cli reproduce --list >&-",
-        shell=True,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    closed = list_of_papers(">&-", tmp_path)
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
@@ -653,14 +658,7 @@ def test_a_run_of_no_experiment_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_an_output_whose_disk_is_full_is_one_sentence(tmp_path: Path) -> None:
-    run = subprocess.run(
-        f"{sys.executable} -m experiments.cli reproduce --list > /dev/full",
-        shell=True,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    run = list_of_papers("> /dev/full", tmp_path)
     assert run.returncode == 2
     assert run.stderr == (
         "nope-interp: the output cannot be written (its disk is full): send it elsewhere.\n"

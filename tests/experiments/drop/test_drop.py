@@ -1,5 +1,6 @@
 """Dropping the positions of a tiny Llama: what is read, what is trained, a run that is killed."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from transformers import GPTJConfig, GPTJForCausalLM
 from experiments.comparison.compare import compare
 from experiments.drop import drop as drop_module
 from experiments.drop.config import DropConfig
-from experiments.drop.drop import drop
+from experiments.drop.drop import _scaled_as_well, drop
 from experiments.drop.material import Material
 from experiments.drop.passkeys import Passkeys, check_prompts_fit, drawn, right
 from experiments.drop.result import Drop
@@ -434,3 +435,10 @@ def test_its_help_promises_pretrained_models_alone() -> None:
     assert "pretrained" in said["model"]
     assert "ours" not in said["model"]
     assert "Without a model" not in said["text"]
+
+
+def test_what_a_rotation_scales_is_told_too() -> None:
+    """By YaRN's 0.1 log(factor) + 1 (Peng et al. 2023), with a factor of 4."""
+    (told,) = _scaled_as_well(plain_model("llama_yarn"))
+    assert f" {0.1 * math.log(4) + 1:.3g} times as long" in told
+    assert _scaled_as_well(plain_model("llama")) == []
