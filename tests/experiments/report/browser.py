@@ -186,7 +186,8 @@ class Tab:
         driver.switch_to.window(self.handle)
         try:
             yield self.browser
-            assert driver.get_log("browser") == []  # type: ignore[no-untyped-call]
+            logged = driver.get_log("browser")  # type: ignore[no-untyped-call]
+            assert logged == [], logged
         finally:
             driver.switch_to.window(self.before)
 
