@@ -8,7 +8,7 @@ from torch import nn
 
 from nope_interp.errors import UserError
 from nope_interp.fields import is_whole
-from nope_interp.sites import pattern_hook
+from nope_interp.sites import layer_ranges, pattern_hook
 
 
 @runtime_checkable
@@ -77,9 +77,12 @@ def check_head(model: HookedModel, layer: int | None, head: int | None) -> tuple
         Both.
 
     Raises:
-        UserError: for what the model does not have.
+        UserError: for what the model does not have, and for a layer without attention.
     """
-    return _known("layer", layer, model.cfg.n_layers), _known("head", head, model.cfg.n_heads)
+    known = _known("layer", layer, model.cfg.n_layers)
+    if known not in (attending := attention_layers(model)):
+        raise UserError(f"layer {known} has no heads: choose from {layer_ranges(attending)}.")
+    return known, _known("head", head, model.cfg.n_heads)
 
 
 def _known(what: str, given: int | None, n: int) -> int:
@@ -97,11 +100,11 @@ def key_heads(model: HookedModel) -> int:
     return getattr(model.cfg, "n_key_value_heads", None) or model.cfg.n_heads
 
 
-def layers_without_attention(model: HookedModel) -> list[int]:
-    """The layers that show no attention weights, such as the recurrent ones of a hybrid.
+def attention_layers(model: HookedModel) -> list[int]:
+    """The layers that show attention weights: all, but for the recurrent ones of a hybrid.
 
     Args:
         model: any that is read.
     """
     layers = range(model.cfg.n_layers)
-    return [layer for layer in layers if pattern_hook(layer) not in model.hook_dict]
+    return [layer for layer in layers if pattern_hook(layer) in model.hook_dict]

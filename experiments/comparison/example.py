@@ -10,7 +10,7 @@ from experiments.probing.measure import Reading
 from experiments.probing.sites import Site
 from experiments.results.measurements import FIRST_POSITION
 from experiments.variants.variants import ModelVariant
-from nope_interp.hooked_model import layers_without_attention
+from nope_interp.hooked_model import attention_layers
 from nope_interp.sites import pattern_hook
 from nope_interp.streams import Listener, stream
 from probes.regression import LinearProbe
@@ -34,11 +34,9 @@ def example_arrays(
             key = f"{PREFIX}/{variant.kind}/prediction/{_label(site)}"
             linear = next(probe for probe in probes if isinstance(probe, LinearProbe))
             listeners[site.name] = _predictor(linear, found, key)
-    without = layers_without_attention(variant.model)
-    for layer in range(variant.n_layers):
-        if layer not in without:
-            key = f"{PREFIX}/{variant.kind}/pattern/{layer}"
-            listeners[pattern_hook(layer)] = _keeper(found, key)
+    for layer in attention_layers(variant.model):
+        key = f"{PREFIX}/{variant.kind}/pattern/{layer}"
+        listeners[pattern_hook(layer)] = _keeper(found, key)
     stream(variant.model, rearrange(tokens, "pos -> 1 pos"), listeners)
     return found
 

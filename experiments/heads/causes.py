@@ -84,7 +84,7 @@ def without_heads(
             "labels."
         )
 
-    def under(functions: Mapping[str, Function]) -> list[HeadScores]:
+    def under(functions: Mapping[str, Function]) -> dict[int, HeadScores]:
         return cell(condition=partial(intervene, functions=functions)).scores
 
     gone = under(

@@ -21,21 +21,23 @@ class HeadCell:
     """What one variant of a model, under one condition, showed.
 
     Attributes:
-        scores: one `HeadScores` for each layer.
+        scores: those of each layer that has attention, by layer.
         frequencies: "query_norm" and "key_norm" `[layer head freq]` and "high_share"
-            `[layer head (value, ci_low, ci_high, chance)]`, NaN in layers that do not rotate; empty
-            where none does.
+            `[layer head (value, ci_low, ci_high, chance)]` of these layers, NaN in those that do
+            not rotate; empty where none does.
         loss: next-token loss on the text, in nats; chance is that of knowing how often each token
             occurs and nothing of the context; None where it was not asked for.
-        patterns: attention on each prompt, `[layer head query key]`.
+        patterns: attention on each prompt, `[layer head query key]`, of these layers.
         alone: each layer's scores where it alone is ablated; empty where none is.
+        n_layers: that the model has, with attention or without.
     """
 
-    scores: list[HeadScores]
+    scores: dict[int, HeadScores]
     frequencies: dict[str, np.ndarray]
     loss: Score | None
     patterns: list[np.ndarray]
-    alone: list[HeadScores]
+    alone: dict[int, HeadScores]
+    n_layers: int
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The cell as named arrays; `of_arrays` reads them back."""
@@ -45,7 +47,7 @@ class HeadCell:
         if self.loss is not None:
             numbers = [getattr(self.loss, name) for name in _LOSS_NUMBERS]
             arrays["loss"] = np.array(numbers, dtype=float)
-        return arrays
+        return arrays | {"layers": np.array([*self.scores]), "n_layers": np.array(self.n_layers)}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "HeadCell":
@@ -60,24 +62,27 @@ class HeadCell:
             loss=loss,
             patterns=list(_under(arrays, "patterns/").values()),
             alone=_scores_of(arrays, "alone"),
+            n_layers=int(arrays["n_layers"]),
         )
 
 
-def _score_arrays(of: str, layers: Sequence[HeadScores]) -> dict[str, np.ndarray]:
+def _score_arrays(of: str, layers: Mapping[int, HeadScores]) -> dict[str, np.ndarray]:
     if not layers:
         return {}
     return {
-        f"{of}/{name}": np.stack([getattr(layer, name) for layer in layers])
+        f"{of}/{name}": np.stack([getattr(layer, name) for layer in layers.values()])
         for name in _SCORE_ARRAYS
     }
 
 
-def _scores_of(arrays: Mapping[str, np.ndarray], of: str) -> list[HeadScores]:
+def _scores_of(arrays: Mapping[str, np.ndarray], of: str) -> dict[int, HeadScores]:
     found = _under(arrays, f"{of}/")
-    return [
-        HeadScores(METRICS, **{name: found[name][i] for name in _SCORE_ARRAYS})
-        for i in range(len(found.get("value", ())))
-    ]
+    if not found:
+        return {}
+    return {
+        layer: HeadScores(METRICS, **{name: found[name][i] for name in _SCORE_ARRAYS})
+        for i, layer in enumerate(arrays["layers"].tolist())
+    }
 
 
 def _under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -96,7 +101,7 @@ _SITES = {"text": "pattern", "repeated": "pattern", "copies": "pattern", "scores
 def head_rows(cell: HeadCell, context: Row) -> Iterator[Row]:
     """Every detector's number for every head, the share of high frequencies, and any loss."""
     text = context | {"tokens": "text"}
-    for layer, scores in enumerate(cell.scores):
+    for layer, scores in cell.scores.items():
         for head in range(scores.n_heads):
             for feed, metrics in FEEDS.items():
                 here = context | {"tokens": _TOKENS[feed]}
@@ -105,14 +110,15 @@ def head_rows(cell: HeadCell, context: Row) -> Iterator[Row]:
                     if score.n:
                         yield _row(here, layer, head, _SITES[feed], "heads", score)
     shares = cell.frequencies.get("high_share", np.zeros((0, 0, 4)))
-    for layer, head in np.ndindex(*shares.shape[:2]):
-        if np.isfinite(shares[layer, head, 0]):
-            value, low, high, chance = shares[layer, head].tolist()
+    layers = [*cell.scores]
+    for row, head in np.ndindex(*shares.shape[:2]):
+        if np.isfinite(shares[row, head, 0]):
+            layer, (value, low, high, chance) = layers[row], shares[row, head].tolist()
             n = int(cell.scores[layer].n[head, 0])
             score = Score("high_frequency_share", value, low, high, chance, n)
             yield _row(text, layer, head, "rot_q rot_k", "frequency usage", score)
     if cell.loss is not None:
-        yield _row(text, len(cell.scores) - 1, None, "logits", LOSS, cell.loss)
+        yield _row(text, cell.n_layers - 1, None, "logits", LOSS, cell.loss)
 
 
 def label_rows(labels: Sequence[HeadLabel], context: Row) -> Iterator[Row]:

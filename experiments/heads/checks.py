@@ -1,26 +1,26 @@
 """Which models have heads that can be labelled, and how many heads are there?"""
 
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel, layers_without_attention
+from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.models.sinks import attention_sinks
 from nope_interp.positions.layers import layer_positions
 from nope_interp.sites import layer_ranges
 
 
 def check_attention(model: HookedModel, name: str = "the model") -> None:
-    """Refuse a model some of whose layers have no heads.
+    """Refuse a model without any heads.
 
     Args:
         model: a HookedTransformer or a bridge.
         name: what a message calls it.
 
     Raises:
-        UserError: with these layers.
+        UserError: with its name.
     """
-    if without := layers_without_attention(model):
+    if not attention_layers(model):
         raise UserError(
-            f"{name} has no attention in {layer_ranges(without)}, and so no heads to label: choose "
-            "another model, or `probe`."
+            f"{name} shows no attention in any layer, and so no heads to label: choose another "
+            "model, or `probe`."
         )
 
 
@@ -33,7 +33,7 @@ def check_chance_levels(model: HookedModel, seq_len: int, name: str) -> None:
         name: what a message calls it.
 
     Raises:
-        UserError: with the layers without heads, with attention sinks, or with shorter chunks.
+        UserError: for no heads, with attention sinks, or with shorter chunks.
     """
     check_attention(model, name)
     if sinks := attention_sinks(model):
@@ -51,4 +51,4 @@ def check_chance_levels(model: HookedModel, seq_len: int, name: str) -> None:
 
 def n_heads(model: HookedModel) -> int:
     """How many heads a model has in all its layers."""
-    return int(model.cfg.n_layers * model.cfg.n_heads)
+    return len(attention_layers(model)) * int(model.cfg.n_heads)

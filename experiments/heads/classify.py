@@ -44,7 +44,7 @@ from experiments.variants.train import training_folder, trains_embedded
 from experiments.variants.variants import ModelVariant, loaded_variant, random_init, variant_of
 from experiments.variants.words import asked
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.conditions import parse_condition
 from nope_interp.positions.layers import (
@@ -53,6 +53,7 @@ from nope_interp.positions.layers import (
     rotary_frequencies,
 )
 from nope_interp.shapes import Sequences
+from nope_interp.sites import layer_ranges
 from nope_interp.tasks.sources import Split, TextSource
 from probes.heads.detectors import offset_chance
 
@@ -335,25 +336,25 @@ def _arrays(
     config: HeadsConfig, model: HookedModel, cells: Mapping[str, HeadCell]
 ) -> dict[str, np.ndarray]:
     """What the figures draw."""
-    n_tokens = cells[INTACT].scores[0].offset_profile.shape[1]
+    layers, positions = attention_layers(model), layer_positions(model)
+    n_tokens = cells[INTACT].scores[layers[0]].offset_profile.shape[1]
     # Windows beyond the sequences are no windows; layers that differ have no chance in common.
-    windows = {min(layer.window or n_tokens, n_tokens) for layer in layer_positions(model)}
+    windows = {min(positions[layer].window or n_tokens, n_tokens) for layer in layers}
     arrays = {}
     if len(windows) == 1 and not config.lift_window:
         arrays[f"offset_profile/{CHANCE}"] = offset_chance(n_tokens, windows.pop())
     for title, cell in cells.items():
-        profiles = [layer.offset_profile for layer in cell.scores]
+        profiles = [layer.offset_profile for layer in cell.scores.values()]
         arrays[f"offset_profile/{title}"] = np.stack(profiles)
         arrays |= {f"pattern/{title}/{i}": pattern for i, pattern in enumerate(cell.patterns)}
     frequencies = cells[INTACT].frequencies
     arrays |= {f"frequency/{name}": array for name, array in frequencies.items()}
     if frequencies:
-        n_layers, _, widest = frequencies["query_norm"].shape
-        radians = np.full((n_layers, widest), np.nan)
-        for layer in range(n_layers):
+        radians = np.full((len(layers), frequencies["query_norm"].shape[-1]), np.nan)
+        for row, layer in enumerate(layers):
             found = rotary_frequencies(model, layer)
             if found is not None:
-                radians[layer, : len(found)] = found.cpu().numpy()
+                radians[row, : len(found)] = found.cpu().numpy()
         arrays["frequency/radians_per_token"] = radians
     return arrays
 
@@ -365,7 +366,10 @@ def _notes(tokens: HeadTokens, model: HookedModel) -> list[str]:
         else "No sequence begins with a begin token."
     )
     alone = "The model has one head, which has no spread: no random-init variant was read."
+    without = sorted({*range(model.cfg.n_layers)} - {*attention_layers(model)})
+    recurrent = f"{layer_ranges(without)} of the model have no attention, and so no heads."
     return [
+        *([recurrent.capitalize()] if without else []),
         *([alone] if n_heads(model) == 1 else []),
         f"{begun} The first token is left out as a key where scores are split into offset and key "
         "token, since an attention sink is neither.",

@@ -28,7 +28,7 @@ from experiments.results.worth import WORTH_NAMING
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError, warn
 from nope_interp.fields import is_whole
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.interventions.again import AttentionAgain
 from nope_interp.interventions.reading import read_changed
 from nope_interp.memory import check_room, forward_bytes
@@ -152,8 +152,8 @@ def finders(
         strongest first.
 
     Raises:
-        UserError: for a single sequence, for too long ones, for layers without attention, and where
-            no layer sees so far back.
+        UserError: for a single sequence, for too long ones, for a model without attention, and
+            where no layer sees so far back.
     """
     check_attention(model)
     size = _batch(len(tokens), batch_size)
@@ -205,13 +205,14 @@ def _batch(n: int, wanted: int) -> int:
 def _far_seeing(model: HookedModel, back: int) -> list[int]:
     """Layers whose queries see tokens so far back."""
     layers = layer_positions(model)
-    return [at.layer for at in layers if at.window is None or at.window > back]
+    seen = {layer: layers[layer].window for layer in attention_layers(model)}
+    return [layer for layer, window in seen.items() if window is None or window > back]
 
 
 def _short_windows(model: HookedModel, back: int) -> str:
     """Which layers do not see so far, where others do; a sentence, or ""."""
     far = _far_seeing(model, back)
-    short = [layer for layer in range(model.cfg.n_layers) if layer not in far]
+    short = [layer for layer in attention_layers(model) if layer not in far]
     if not far or not short:
         return ""
     return f"windows of {layer_ranges(short)} end before the token {back} back; left out here."

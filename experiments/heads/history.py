@@ -39,7 +39,7 @@ def head_history(
         return lambda model, context: iter(())
     asked = {"begin_token": begin_token, "n_sequences": _N_SEQUENCES}
     tokens = head_tokens(variant, HeadsConfig.like(config, **asked))
-    untrained: list[HeadScores] = []
+    untrained: dict[int, HeadScores] = {}
 
     def rows(model: HookedModel, context: Row) -> Iterator[Row]:
         how: dict[str, Any] = {
@@ -49,7 +49,7 @@ def head_history(
         }
         cell = read_cell(model, tokens, layer_positions(model), **how)
         if not untrained:
-            untrained.extend(cell.scores)
+            untrained.update(cell.scores)
         # One head is too few for a spread.
         null = untrained if n_heads(model) > 1 else None
         labels = label_rows(label_heads(cell.scores, null), context)

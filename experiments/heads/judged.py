@@ -44,12 +44,14 @@ class Judged:
 
 
 def judged_by(
-    scores: Sequence[HeadScores], nulls: Sequence[HeadScores] | None, rules: Sequence[Rule]
+    scores: Mapping[int, HeadScores],
+    nulls: Mapping[int, HeadScores] | None,
+    rules: Sequence[Rule],
 ) -> Judged:
     """What the rules make of the heads' scores.
 
     Args:
-        scores: one for each layer.
+        scores: one for each layer that has heads.
         nulls: those of the random-init variant, if it was read.
         rules: the user's own.
     """

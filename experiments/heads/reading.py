@@ -17,7 +17,7 @@ from experiments.heads.checks import check_attention
 from experiments.heads.tokens import HeadTokens
 from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
 from experiments.variants.ablation import Ablation
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.interventions.again import AttentionAgain
 from nope_interp.models.losses import sequence_losses, unigram_losses
 from nope_interp.positions.layers import LayerPositions, layer_positions
@@ -76,45 +76,54 @@ def read_cell(
     check_attention(model)
     run = partial(shards.map, model=model, spec=spec, condition=condition)
     parts = _parts(tokens, seed, shards.n)
-    to_read = [(part, HeadReaders.of(positions, own, alone)) for part, own in parts]
+    attending = [positions[layer] for layer in attention_layers(model)]
+    to_read = [(part, HeadReaders.of(attending, own, alone)) for part, own in parts]
     read = partial(_read, batch_size=batch_size, alone=alone, losses=losses)
     readers, *rest = run(read, shares=to_read, description=description)
     for others in rest:
         readers.merge(others)
     # Copies of what was fitted, or for the only share the probes themselves.
     to_judge = [
-        (part, [probe if shards.n == 1 else probe.for_shard(own) for probe in readers.probes])
+        (
+            part,
+            {
+                layer: probe if shards.n == 1 else probe.for_shard(own)
+                for layer, probe in readers.probes.items()
+            },
+        )
         for part, own in parts
     ]
     judge = partial(_stream_scores, batch_size=batch_size, held_out=True)
     label = description and f"{description}, scores"
     for judged in run(judge, shares=to_judge, description=label):
-        for probe, copy in zip(readers.probes, judged, strict=True):
-            if copy is not probe:
-                probe.merge(copy)
+        for layer, probe in readers.probes.items():
+            if judged[layer] is not probe:
+                probe.merge(judged[layer])
     with one_thread_pool():
-        scores = [probe.result() for probe in readers.probes]
-        scores_alone = [
-            readers.alone[layer].result() if layer in readers.alone else intact
-            for layer, intact in enumerate(scores)
-        ]
+        scores = {layer: probe.result() for layer, probe in readers.probes.items()}
+        scores_alone = {
+            layer: readers.alone[layer].result() if layer in readers.alone else intact
+            for layer, intact in scores.items()
+        }
     with condition(model):
         patterns = [_patterns(model, prompt) for prompt in prompts]
     return HeadCell(
         scores=scores,
-        frequencies=_frequencies(readers.usages, len(scores), model.cfg.n_heads),
+        frequencies=_frequencies(readers.usages, [*scores], model.cfg.n_heads),
         loss=_loss(readers.losses, tokens, model.cfg.d_vocab, seed) if losses else None,
         patterns=patterns,
-        alone=scores_alone if readers.alone else [],
+        alone=scores_alone if readers.alone else {},
+        n_layers=model.cfg.n_layers,
     )
 
 
 @dataclass
 class HeadReaders:
-    """What becomes a `HeadCell`: the probe of every layer, of those that rotate how they use their
-    frequencies, the probes of layers that are ablated alone, and the losses on text."""
+    """What becomes a `HeadCell`: the probe of every layer with attention, of those that rotate how
+    they use their frequencies, the probes of layers that are ablated alone, and the losses on
+    text."""
 
-    probes: list[HeadProbe]
+    probes: dict[int, HeadProbe]
     alone: dict[int, HeadProbe]
     usages: dict[int, FrequencyUsage]
     losses: Float[Tensor, " sequence"]
@@ -123,23 +132,26 @@ class HeadReaders:
     def of(
         cls, positions: Sequence[LayerPositions], seed: int, alone: Ablation | None = None
     ) -> "HeadReaders":
-        """Readers that have read nothing yet, of layers that are ablated alone too."""
+        """Readers that have read nothing yet, of these layers, and of those ablated alone too."""
         usages = {
             layer.layer: FrequencyUsage(layer.rotary_dims, seed=seed)
             for layer in positions
             if layer.rotary_dims is not None
         }
-        probes = [HeadProbe(seed, window=layer.window) for layer in positions]
-        ablated = {}
-        for layer, only in ({} if alone is None else alone.of_each_layer(positions)).items():
-            (seen,) = only.seen([positions[layer]])
-            ablated[layer] = HeadProbe(seed, window=seen.window)
+        probes = {at.layer: HeadProbe(seed, window=at.window) for at in positions}
+        each = {} if alone is None else alone.of_each_layer(positions)
+        ablated = {
+            seen.layer: HeadProbe(seed, window=seen.window)
+            for at in positions
+            if at.layer in each
+            for seen in each[at.layer].seen([at])
+        }
         return cls(probes, ablated, usages, torch.empty(0))
 
     def merge(self, other: "HeadReaders") -> None:
         """Adds what `other` read, of later sequences."""
-        for probe, theirs in zip(self.probes, other.probes, strict=True):
-            probe.merge(theirs)
+        for layer, probe in self.probes.items():
+            probe.merge(other.probes[layer])
         for layer, usage in self.usages.items():
             usage.merge(other.usages[layer])
         for layer, probe in self.alone.items():
@@ -168,9 +180,9 @@ def _read(
     text, repeated = _listeners(model, tokens, readers, twice)
     copies: dict[str, Listener] = {
         pattern_hook(layer): partial(probe.read_copies, start=tokens.start, length=tokens.length)
-        for layer, probe in enumerate(readers.probes)
+        for layer, probe in readers.probes.items()
     }
-    last = pattern_hook(len(readers.probes) - 1)
+    last = pattern_hook(max(readers.probes))
     # A layer that is ablated alone runs once more after it has run.
     first = None if readers.alone else last
     with twice.opened():
@@ -192,7 +204,7 @@ def _listeners(
     rotated = on_rotated(model, {layer: usage.update for layer, usage in readers.usages.items()})
     text = {hook: twice.listener(listener) for hook, listener in rotated.items()}
     repeated: dict[str, Listener] = {}
-    for layer, probe in enumerate(readers.probes):
+    for layer, probe in readers.probes.items():
         hook, ablated = pattern_hook(layer), readers.alone.get(layer)
         text[hook], repeated[hook] = _text_reader(tokens, probe), _repeated_reader(tokens, probe)
         if ablated is not None:
@@ -229,12 +241,12 @@ def _repeated_reader(tokens: HeadTokens, probe: HeadProbe) -> Listener:
 
 def _stream_scores(
     model: HookedModel,
-    share: tuple[HeadTokens, list[HeadProbe]],
+    share: tuple[HeadTokens, dict[int, HeadProbe]],
     description: str | None,
     *,
     batch_size: int,
     held_out: bool,
-) -> list[HeadProbe]:
+) -> dict[int, HeadProbe]:
     """Let probes fit scores of the small alphabet, or judge held-out ones by what was fitted."""
     tokens, probes = share
     alphabet = tokens.alphabet_held_out if held_out else tokens.alphabet_fit
@@ -245,9 +257,9 @@ def _stream_scores(
         how = {"tokens": batch, "held_out": held_out, "site": site}
         listeners = {
             f"blocks.{layer}.attn.{site}": partial(_read_scores, probe, **how)
-            for layer, probe in enumerate(probes)
+            for layer, probe in probes.items()
         }
-        last = f"blocks.{len(probes) - 1}.attn.{site}"
+        last = f"blocks.{max(probes)}.attn.{site}"
         stream(model, batch, listeners, batch_size=batch_size, in_blocks=True, until=last)
     return probes
 
@@ -269,8 +281,9 @@ def _scores_site(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> str:
     back no scores.
     """
     seen: dict[str, Tensor] = {}
-    names = ("hook_attn_scores", "hook_pattern")
-    stream(model, tokens, {f"blocks.0.attn.{n}": partial(seen.__setitem__, n) for n in names})
+    names, first = ("hook_attn_scores", "hook_pattern"), attention_layers(model)[0]
+    listeners = {f"blocks.{first}.attn.{name}": partial(seen.__setitem__, name) for name in names}
+    stream(model, tokens, listeners)
     scores, pattern = (seen[name] for name in names)
     return "hook_pattern" if torch.equal(scores, pattern) else "hook_attn_scores"
 
@@ -322,18 +335,18 @@ def _halves_apart(x: Tensor, layer: LayerPositions) -> Tensor:
 
 
 def _frequencies(
-    usages: Mapping[int, FrequencyUsage], n_layers: int, n_heads: int
+    usages: Mapping[int, FrequencyUsage], layers: Sequence[int], n_heads: int
 ) -> dict[str, np.ndarray]:
     if not usages:
         return {}
     widest = max(usage.rotated for usage in usages.values()) // 2
     sizes = {"query_norm": widest, "key_norm": widest, "high_share": 4}
-    found = {name: np.full((n_layers, n_heads, size), np.nan) for name, size in sizes.items()}
+    found = {name: np.full((len(layers), n_heads, size), np.nan) for name, size in sizes.items()}
     for layer, usage in usages.items():
-        n = usage.rotated // 2
-        found["query_norm"][layer, :, :n] = usage.query_norm()
-        found["key_norm"][layer, :, :n] = usage.key_norm()
-        found["high_share"][layer] = [
+        row, n = layers.index(layer), usage.rotated // 2
+        found["query_norm"][row, :, :n] = usage.query_norm()
+        found["key_norm"][row, :, :n] = usage.key_norm()
+        found["high_share"][row] = [
             (s.value, s.ci_low, s.ci_high, s.chance) for s in usage.high_frequency_share()
         ]
     return found
@@ -352,8 +365,8 @@ def _patterns(model: HookedModel, prompt: Int[Tensor, " pos"]) -> np.ndarray:
     def keep(pattern: Tensor, layer: int) -> None:
         found[layer] = pattern[0].to(torch.float16).cpu().numpy()
 
-    layers = range(model.cfg.n_layers)
+    layers = attention_layers(model)
     listeners = {pattern_hook(layer): partial(keep, layer=layer) for layer in layers}
-    last = pattern_hook(model.cfg.n_layers - 1)
+    last = pattern_hook(layers[-1])
     stream(model, rearrange(prompt, "pos -> 1 pos"), listeners, until=last)
     return np.stack([found[layer] for layer in layers])

@@ -21,8 +21,6 @@ CHANCE = "chance"
 # The scripts that draw one head, here and on the live page.
 LOOK_OF_HEADS = ("heads_look.js", "heads_attention.js")
 
-_AXES = ("layer", "head")
-
 # The name of an array by head, itself, and the sizes of its axes after [layer head], None for any.
 _Drawn = tuple[str, np.ndarray, tuple[int | None, ...]]
 
@@ -41,6 +39,7 @@ class HeadsReportData:
     `finders` is what `experiments.results.found_by.finders_table` gives, `finding` what is said of
     it: a sentence for each token that heads look at, or why there is none.
 
+    Arrays by layer are of the layers that `heads` has, in order: some of a hybrid have no heads.
     `losses` are in nats per token. `offset_profiles` holds the mean attention weight at each
     distance from query to key, {condition: [layer head offset]}, and may hold "chance": [offset].
     `frequencies` is None without rotary positions, else radians_per_token [layer freq], query_norm
@@ -80,7 +79,8 @@ class HeadsReportData:
     task: str = "text"
 
     def __post_init__(self) -> None:
-        sizes = [1 + int(self.heads[axis].max()) if len(self.heads) else 0 for axis in _AXES]
+        n_heads = 1 + int(self.heads["head"].max()) if len(self.heads) else 0
+        sizes = (self.heads["layer"].nunique(), n_heads)
         for name, array, rest in self._by_head():
             shape = np.shape(array)
             few = any(size < least for size, least in zip(shape, sizes, strict=False))

@@ -26,8 +26,10 @@ def all_heads(measurements: pd.DataFrame, ablations: Mapping[str, str | None]) -
     """
     found = []
     for model, ablation in ablations.items():
-        table = heads_table(measurements[measurements["model"] == model], ablation)
-        third = table["layer"] * len(DEPTHS) // (table["layer"].max() + 1)
+        own = measurements[measurements["model"] == model]
+        table = heads_table(own, ablation)
+        # The loss is the last layer's, which has no heads in some hybrids.
+        third = table["layer"] * len(DEPTHS) // (own["layer"].max() + 1)
         found.append(table.assign(model=model, depth=[DEPTHS[at] for at in third]))
     return pd.concat(found, ignore_index=True)
 

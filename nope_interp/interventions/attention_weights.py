@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel, check_head
+from nope_interp.hooked_model import HookedModel, attention_layers, check_head
 from nope_interp.interventions.intervene import Function, Running, intervene
 from nope_interp.models.sinks import attention_sinks
 from nope_interp.models.transformer import HookedTransformer
@@ -215,9 +215,8 @@ def idle_patterns(model: HookedModel, layer: int) -> UserError:
 
 
 def _patterns(model: HookedModel) -> dict[int, str]:
-    """The hook points of attention weights, by layer: not all layers of a hybrid have them."""
-    names = {layer: pattern_hook(layer) for layer in range(model.cfg.n_layers)}
-    return {layer: name for layer, name in names.items() if name in model.hook_dict}
+    """The hook points of attention weights, by layer."""
+    return {layer: pattern_hook(layer) for layer in attention_layers(model)}
 
 
 def layer_with_idle_patterns(model: HookedModel) -> int | None:

@@ -7,7 +7,7 @@ to be worth a name.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,9 @@ _TAIL = 0.025
 
 PerRule = Float[np.ndarray, "head rule"]
 
+# Of every layer, in order; or by layer, where some have no heads.
+LayerScores = Sequence[HeadScores] | Mapping[int, HeadScores]
+
 
 @dataclass(frozen=True)
 class HeadLabel:
@@ -59,8 +62,8 @@ class HeadLabel:
 
 
 def label_heads(
-    scores: Sequence[HeadScores],
-    null: Sequence[HeadScores] | None = None,
+    scores: LayerScores,
+    null: LayerScores | None = None,
     rules: Sequence[Rule] = RULES,
 ) -> list[HeadLabel]:
     """A label for every head of a model, by the first of the rules that holds.
@@ -69,7 +72,7 @@ def label_heads(
     beat them all; q is Benjamini and Hochberg's over all heads and rules that were measured.
 
     Args:
-        scores: one for each layer, from the same feeds.
+        scores: one for each layer, from the same feeds; by layer where some have no heads.
         null: the layers of one or more random-init models, scored alike; without them a label has
             only its shuffled null to beat.
         rules: what labels there are; ours unless given.
@@ -81,16 +84,17 @@ def label_heads(
         ProbeError: where there are no layers, or where those of `null` lack a metric that the
             model has, or have less than two heads.
     """
-    tested = _Tested.of(scores, null, rules)
+    by_layer = scores if isinstance(scores, Mapping) else dict(enumerate(scores))
+    tested = _Tested.of(_each(scores), None if null is None else _each(null), rules)
     labels = (*(rule.label for rule in rules), NONE)
     # In the order of HeadLabel's last fields; the last column of each is of "none".
     columns = (
-        np.concatenate([_confidence(layer, rules) for layer in scores]),
+        np.concatenate([_confidence(layer, rules) for layer in by_layer.values()]),
         np.pad(tested.shuffled, ((0, 0), (0, 1)), constant_values=np.nan),
         np.pad(tested.random_init, ((0, 0), (0, 1)), constant_values=np.nan),
         np.column_stack([tested.q_values, np.fmin.reduce(tested.q_values, axis=1)]),
     )
-    heads = [(layer, head) for layer, of in enumerate(scores) for head in range(of.n_heads)]
+    heads = [(layer, head) for layer, of in by_layer.items() for head in range(of.n_heads)]
     return [
         HeadLabel(
             *head,
@@ -103,32 +107,36 @@ def label_heads(
 
 
 def early_labels(
-    scores: Sequence[HeadScores], null: Sequence[HeadScores] | None = None
+    scores: LayerScores, null: LayerScores | None = None
 ) -> list[tuple[int, list[str]]]:
     """What fewer sequences would have said: the labels of all heads by the first of them.
 
     Shares of scores are judged on fewer sequences, too, but by the same fits.
 
     Args:
-        scores: one for each layer, from the same feeds.
-        null: the layers of random-init models, scored alike; without them a label has only its
-            shuffled null to beat.
+        scores: as `label_heads` takes them.
+        null: as there.
 
     Returns:
         How many sequences of natural text, and a label for each head, layer by layer; the most
         sequences come first. Fewer than a rule needs, of what it is tested on, give no labels.
     """
-    stages = min((len(layer.early) for layer in (*scores, *(null or ()))), default=0)
-    found, measured = [], ~np.isnan(_of_rules(scores, "value", RULES))
+    layers, untrained = _each(scores), _each(null or ())
+    stages = min((len(layer.early) for layer in (*layers, *untrained)), default=0)
+    found, measured = [], ~np.isnan(_of_rules(layers, "value", RULES))
     for stage in range(stages):
-        fewer = [layer.stage(stage) for layer in scores]
+        fewer = [layer.stage(stage) for layer in layers]
         if np.isnan(_of_rules(fewer, "value", RULES)[measured]).any():
             break  # shards had fewer than two sequences of a kind
-        nulls = None if null is None else [layer.stage(stage) for layer in null]
+        nulls = None if null is None else [layer.stage(stage) for layer in untrained]
         chosen = _Tested.of(fewer, nulls, RULES).chosen
         n = int(max(layer.n.max(initial=0) for layer in fewer))
         found.append((n, [LABELS[rule] for rule in chosen]))
     return found
+
+
+def _each(scores: LayerScores) -> list[HeadScores]:
+    return list(scores.values() if isinstance(scores, Mapping) else scores)
 
 
 @dataclass(frozen=True)

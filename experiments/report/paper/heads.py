@@ -1,6 +1,7 @@
 """The figures of a heads page, in a paper's style: of all heads, and of one of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
@@ -39,6 +40,9 @@ from experiments.results.found_by import SHARES
 from nope_interp.errors import unknown_name
 from probes.head_rules import NONE
 
+# The labels of a layer's heads, by layer.
+Grid = Mapping[int, Sequence[str | None]]
+
 _ENDS = ("from", "to")
 # More edges than this hide one another.
 _MOST_EDGES = 60
@@ -61,17 +65,18 @@ def of_heads(data: HeadsReportData, head: str | None = None) -> dict[str, Drawin
     Raises:
         UserError: the model has no such head.
     """
-    layer, nth = _found(data.heads, head)
+    shown = _found(data.heads, head)
     found = [of_labels(_grids(data), labels_of(data))]
     if data.settling:
         found.append(of_settling(data.settling))
     if any(len(patterns) for patterns in data.patterns.values()):
-        found.append(_attention(data, layer, nth))
+        found.append(_attention(data, shown))
     if data.offset_profiles:
-        found.append(_profile(data, layer, nth))
+        found.append(_profile(data, shown))
     if data.frequencies is not None:
         ordered = highest_first(data.frequencies)
-        found += [_usage(ordered, layer, nth), _frequencies(ordered)]
+        layers = sorted(data.heads["layer"].unique().tolist())
+        found += [_usage(ordered, shown), _frequencies(ordered, layers)]
     if data.edges:
         found.append(_circuit(data))
     if len(data.finders):
@@ -79,35 +84,48 @@ def of_heads(data: HeadsReportData, head: str | None = None) -> dict[str, Drawin
     return {drawing.name: drawing for drawing in found}
 
 
-def _found(heads: pd.DataFrame, name: str | None) -> tuple[int, int]:
-    """Layer and head of that name, or of the surest label."""
-    places = list(zip(heads["layer"].astype(int), heads["head"].astype(int), strict=True))
+@dataclass(frozen=True)
+class _Shown:
+    """The head that some figures are of.
+
+    Attributes:
+        name: such as L5H0.
+        at: where arrays by layer and head have it: they have a row for each layer with heads.
+    """
+
+    name: str
+    at: tuple[int, int]
+
+
+def _found(heads: pd.DataFrame, name: str | None) -> _Shown:
+    """The head of that name, or of the surest label."""
+    row = heads["layer"].rank(method="dense").astype(int) - 1
+    places = list(zip(row, heads["head"].astype(int), strict=True))
+    names = [f"L{layer}H{nth}" for layer, nth in zip(heads["layer"], heads["head"], strict=True)]
     if name is None:
         sure = heads["confidence"].where(heads["label"].notna() & (heads["label"] != NONE), -1.0)
-        return places[int(np.argmax(sure.fillna(0.0)))]
-    every = {f"L{layer}H{nth}": (layer, nth) for layer, nth in places}
-    if name not in every:
-        raise unknown_name("head", name, every)
-    return every[name]
+        name = names[int(np.argmax(sure.fillna(0.0)))]
+    if name not in names:
+        raise unknown_name("head", name, names)
+    return _Shown(name, places[names.index(name)])
 
 
-def _grids(data: HeadsReportData) -> dict[str, list[list[str | None]]]:
-    """The labels [layer][head] under each condition."""
+def _grids(data: HeadsReportData) -> dict[str, Grid]:
+    """The labels of heads by layer, under each condition."""
     columns = dict(zip(data.conditions, ("label", "ablated_label"), strict=False))
-    by_layer = [rows for _, rows in data.heads.groupby("layer")]
+    by_layer = {int(layer): rows for layer, rows in data.heads.groupby("layer")}
     return {
-        condition: [
-            [None if pd.isna(label) else str(label) for label in rows[column]] for rows in by_layer
-        ]
+        condition: {
+            layer: [None if pd.isna(label) else str(label) for label in rows[column]]
+            for layer, rows in by_layer.items()
+        }
         for condition, column in columns.items()
     }
 
 
-def of_labels(
-    grids: Mapping[str, Sequence[Sequence[str | None]]], labels: Sequence[str]
-) -> Drawing:
-    """The labels of all heads, [layer][head] under each condition."""
-    layers = max((len(rows) for rows in grids.values()), default=1)
+def of_labels(grids: Mapping[str, Grid], labels: Sequence[str]) -> Drawing:
+    """The labels of all heads by layer, under each condition."""
+    layers = max((1 + max(grid, default=0) for grid in grids.values()), default=1)
     inches = (PAGE if len(grids) > 1 else COLUMN, max(ROW, 1.1 + 0.16 * layers))
     return Drawing("labels", lambda drawn: _labels(drawn, grids, labels), inches)
 
@@ -116,23 +134,21 @@ def _colours(labels: Sequence[str]) -> dict[str, str]:
     return dict(zip(labels, cycle(COLOURS), strict=False)) | {NONE: "0.88"}
 
 
-def _labels(
-    drawn: Drawn, grids: Mapping[str, Sequence[Sequence[str | None]]], labels: Sequence[str]
-) -> None:
+def _labels(drawn: Drawn, grids: Mapping[str, Grid], labels: Sequence[str]) -> None:
     colours = _colours(labels)
     axes = drawn.subplots(1, len(grids), squeeze=False).ravel()
     for axis, (condition, rows) in zip(axes, grids.items(), strict=True):
-        for layer, row in enumerate(rows):
+        for layer, row in rows.items():
             for head, label in enumerate(row):
                 colour = colours[label or NONE]
                 axis.add_patch(Rectangle((head - 0.46, layer - 0.46), 0.92, 0.92, color=colour))
-        axis.set_xlim(-0.6, max(map(len, rows), default=1) - 0.4)
-        axis.set_ylim(len(rows) - 0.4, -0.6)
+        axis.set_xlim(-0.6, max(map(len, rows.values()), default=1) - 0.4)
+        axis.set_ylim(max(rows, default=0) + 0.6, -0.6)
         axis.set_title(condition, loc="left")
         axis.set_xlabel("head")
         axis.set_ylabel("layer")
         _whole_numbers(axis)
-    seen = {label for rows in grids.values() for row in rows for label in row if label}
+    seen = {label for rows in grids.values() for row in rows.values() for label in row if label}
     keys = [Rectangle((0, 0), 1, 1, color=colours[label]) for label in labels if label in seen]
     names = [label for label in labels if label in seen]
     below(drawn, keys, names)
@@ -156,14 +172,14 @@ def of_settling(lines: Sequence[Mapping[str, Any]]) -> Drawing:
     return of_figure(Figure("settling", "", "", "sequences of text", y, panels, log="x"))
 
 
-def _attention(data: HeadsReportData, layer: int, head: int) -> Drawing:
+def _attention(data: HeadsReportData, shown: _Shown) -> Drawing:
     """Where one head looks in the first prompt, under each condition."""
     tokens = [visible(str(token)) for token in data.prompts[0][:MOST_TOKENS]]
     n = len(tokens)
     maps = [
         (
-            f"{condition}, L{layer}H{head}",
-            np.asarray(data.patterns[condition][0][layer, head, :n, :n]),
+            f"{condition}, {shown.name}",
+            np.asarray(data.patterns[condition][0][*shown.at, :n, :n]),
         )
         for condition in data.conditions
         if condition in data.patterns
@@ -176,23 +192,23 @@ def _attention(data: HeadsReportData, layer: int, head: int) -> Drawing:
     )
 
 
-def _profile(data: HeadsReportData, layer: int, head: int) -> Drawing:
+def _profile(data: HeadsReportData, shown: _Shown) -> Drawing:
     """Its mean attention weight by distance."""
     lines = [
-        _line(condition, profile if condition == CHANCE else profile[layer, head])
+        _line(condition, profile if condition == CHANCE else profile[shown.at])
         for condition, profile in data.offset_profiles.items()
     ]
     x, y = "tokens back from the query", "mean attention weight"
-    return of_figure(Figure("profile", "", "", x, y, (Panel(f"L{layer}H{head}", tuple(lines)),)))
+    return of_figure(Figure("profile", "", "", x, y, (Panel(shown.name, tuple(lines)),)))
 
 
-def _usage(frequencies: Mapping[str, np.ndarray], layer: int, head: int) -> Drawing:
+def _usage(frequencies: Mapping[str, np.ndarray], shown: _Shown) -> Drawing:
     """What it puts on each rotary frequency."""
     lines = [
-        _line(f"{role} norm", frequencies[f"{role}_norm"][layer, head]) for role in ("query", "key")
+        _line(f"{role} norm", frequencies[f"{role}_norm"][shown.at]) for role in ("query", "key")
     ]
-    shown = Panel(f"L{layer}H{head}", tuple(lines))
-    return of_figure(Figure("usage", "", "", _FREQUENCY, "norm", (shown,)))
+    panel = Panel(shown.name, tuple(lines))
+    return of_figure(Figure("usage", "", "", _FREQUENCY, "norm", (panel,)))
 
 
 def _line(name: str, values: np.ndarray) -> Series:
@@ -201,10 +217,11 @@ def _line(name: str, values: np.ndarray) -> Series:
     return Series(name, kind, np.arange(len(y), dtype=np.float64), y)  # type: ignore[arg-type]
 
 
-def _frequencies(frequencies: Mapping[str, np.ndarray]) -> Drawing:
+def _frequencies(frequencies: Mapping[str, np.ndarray], layers: Sequence[int]) -> Drawing:
     """What all heads put on each frequency, a row for each head."""
     norms = [(f"{role} norm", frequencies[f"{role}_norm"]) for role in ("query", "key")]
     n_layers, n_heads = norms[0][1].shape[:2]
+    names = [f"L{layer}H0" for layer in layers]
 
     def draw(drawn: Drawn) -> None:
         for axis, (title, norm) in zip(grid(drawn, 2), norms, strict=True):
@@ -212,7 +229,7 @@ def _frequencies(frequencies: Mapping[str, np.ndarray]) -> Drawing:
             drawn.colorbar(axis.imshow(rows, cmap="cividis", aspect="auto"), ax=axis)
             axis.set_title(title, loc="left")
             axis.set_xlabel(_FREQUENCY)
-            axis.set_yticks(n_heads * np.arange(n_layers), [f"L{i}H0" for i in range(n_layers)])
+            axis.set_yticks(n_heads * np.arange(n_layers), names)
 
     return Drawing("frequencies", draw, (PAGE, max(ROW, 0.8 + 0.15 * n_layers)))
 

@@ -2,7 +2,7 @@
 common.start((page) => {
 const { $, $$, element, saveCsv, save, choice, CIVIDIS, plotLayout, drawPlot, sortableTable, measurementsTable, setUpTheme, whenSeen, tips,
   drawn, setUpPictures, boxesPicture, drawnPicture, asFigure, walk } = common;
-const { column, numberOf, words, probability, interval, PLAIN, colourOf, initials, swatch, LINES, drawLines, frequencyTicks, setUpPanel, showHead,
+const { column, layers, rowOf, numberOf, words, probability, interval, PLAIN, colourOf, initials, swatch, LINES, drawLines, frequencyTicks, setUpPanel, showHead,
   recolourPanel } = headPanel(page);
 const { conditions, metrics, labels } = page;
 const ABLATED = conditions[1], OWN = "own";
@@ -49,7 +49,7 @@ function followHash() {
 // ---------------------------------------------------------------- layer x head maps
 
 function setUpMap(section) {
-  const layers = [...new Set(column.layer)], heads = [...new Set(column.head)].sort((a, b) => a - b);
+  const heads = [...new Set(column.head)].sort((a, b) => a - b);
   const { box: shading, select: shade } = choice("shade", "Colour by", [["", "label"], ...(column.own_label ? [[OWN, "your own rules"]] : []), ...metrics.map((m) => [m, words(m)])]);
   $(".controls", section).append(shading);
   const cells = conditions.map(() => new Map());
@@ -141,14 +141,14 @@ function setUpFrequencies(section) {
   const alike = rotating.every((layer) => layer.every((r, f) => r === rotating[0][f]));
   const starts = column.name.filter((_, i) => column.layer[i] !== column.layer[i - 1]), step = Math.ceil(starts.length / 32);
   function draw() {
-    const z = column.name.map((_, i) => page.frequencies[norm.value][column.layer[i]][column.head[i]]);
+    const z = column.name.map((_, i) => page.frequencies[norm.value][rowOf(i)][column.head[i]]);
     const layout = plotLayout(alike ? "radians per token, highest frequency first" : "rank of the frequency, highest first");
     if (alike && rotating.length) Object.assign(layout.xaxis, frequencyTicks(rotating[0], 14));
     Object.assign(layout.yaxis, { autorange: "reversed", tickvals: starts.filter((_, i) => i % step === 0), showgrid: false });
     layout.xaxis.showgrid = false;
     layout.height = Math.min(900, Math.max(220, 80 + 7 * z.length));
     plot.style.height = `${layout.height}px`; // which a window of another size, or paper, leaves
-    const text = column.name.map((_, i) => radians[column.layer[i]].map((r) => asFigure(r)));
+    const text = column.name.map((_, i) => radians[rowOf(i)].map((r) => asFigure(r)));
     drawPlot(plot, [{ type: "heatmap", z, y: column.name, text, colorscale: CIVIDIS, hoverongaps: false,
       hovertemplate: "%{y}, %{text} rad/token<br>norm %{z:.3~g}<extra></extra>", colorbar: { thickness: 10, outlinewidth: 0, tickfont: { size: 10 } } }], layout);
   }
@@ -159,7 +159,7 @@ function setUpFrequencies(section) {
   setUpPictures(section, () => "frequencies");
   $(".csv", section).addEventListener("click", () => {
     const { query_norm: query, key_norm: key } = page.frequencies;
-    const rows = column.name.flatMap((_, i) => { const l = column.layer[i], h = column.head[i]; return radians[l].map((r, f) => [l, h, f, r, query[l][h][f], key[l][h][f]]); });
+    const rows = column.name.flatMap((_, i) => { const l = rowOf(i), h = column.head[i]; return radians[l].map((r, f) => [column.layer[i], h, f, r, query[l][h][f], key[l][h][f]]); });
     saveCsv("frequencies", ["layer", "head", "rank", "radians_per_token", "query_norm", "key_norm"], rows);
   });
 }
@@ -190,7 +190,7 @@ function setUpSettling(section) {
 const MOST_EDGES = 60;
 
 function setUpCircuit(section) {
-  const STEP = 34, EDGE = 50, layers = [...new Set(column.layer)], heads = [...new Set(column.head)].sort((a, b) => a - b);
+  const STEP = 34, EDGE = 50, heads = [...new Set(column.head)].sort((a, b) => a - b);
   const gap = Math.max(36, Math.min(340, 1040 / Math.max(1, layers.length - 1)));
   const width = 2 * EDGE + gap * (layers.length - 1), height = 2 * EDGE + STEP * (heads.length - 1);
   const place = (i) => [EDGE + gap * layers.indexOf(column.layer[i]), EDGE + STEP * heads.indexOf(column.head[i])];

@@ -6,6 +6,8 @@ const ABLATED = conditions[1];
 const ROLES = ["intact", "ablated"];
 const column = Object.fromEntries(page.heads.columns.map((c) => [c.name, c.values]));
 const numberOf = new Map(column.name.map((name, i) => [name, i]));
+// Arrays by layer have a row for each layer with heads.
+const layers = [...new Set(column.layer)], rowOf = (i) => layers.indexOf(column.layer[i]);
 const words = (name) => name.replaceAll("_", " ");
 let shown = null;
 const attention = $("#attention") && headAttention({ conditions: conditions.filter((condition) => condition in page.patterns), prompts: page.prompts, weightsOf }, column);
@@ -14,7 +16,7 @@ const { LINES, drawLines, frequencyTicks } = headLines;
 
 // The weights [query key] of one head, unpacked only when it is looked at.
 function weightsOf(condition, prompt, head) {
-  const bytes = atob(page.patterns[condition][prompt][column.layer[head]][column.head[head]]), n = page.prompts[prompt].length;
+  const bytes = atob(page.patterns[condition][prompt][rowOf(head)][column.head[head]]), n = page.prompts[prompt].length;
   let at = 0;
   return Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => k > q ? 0 : Math.round(bytes.charCodeAt(at++) / 0.255) / 1000));
 }
@@ -82,7 +84,7 @@ function recolourPanel() {
 
 function profilesOf(i) {
   const lines = Object.entries(page.profiles).map(([condition, profile]) =>
-    ({ role: ROLES[conditions.indexOf(condition)], name: condition, y: profile[column.layer[i]][column.head[i]] }));
+    ({ role: ROLES[conditions.indexOf(condition)], name: condition, y: profile[rowOf(i)][column.head[i]] }));
   if (page.chance) lines.push({ role: "chance", name: "chance", y: page.chance });
   return lines;
 }
@@ -95,8 +97,8 @@ function drawProfile() {
   drawLines(figure, profilesOf(shown).map((line) => ({ ...line, x: line.y.map((_, offset) => offset), text: line.y.map((_, offset) => `${offset} back`) })), layout);
 }
 
-const radiansOf = (i) => page.frequencies.radians[column.layer[i]];
-const usageOf = (i) => ["query", "key"].map((role) => ({ role, name: `${role} norm`, y: page.frequencies[`${role}_norm`][column.layer[i]][column.head[i]] }));
+const radiansOf = (i) => page.frequencies.radians[rowOf(i)];
+const usageOf = (i) => ["query", "key"].map((role) => ({ role, name: `${role} norm`, y: page.frequencies[`${role}_norm`][rowOf(i)][column.head[i]] }));
 
 function drawUsage() {
   const figure = $("#usage"), plot = ready.has("#usage") && $(".plot", figure);
@@ -164,6 +166,6 @@ function saveHeadNumbers() {
     metrics.map((metric) => [metric, ...ends.map((end) => column[metric + end][shown])])));
 }
 
-return { column, numberOf, words, probability, interval, PLAIN, colourOf, initials, swatch, LINES, drawLines, frequencyTicks, setUpPanel, showHead,
+return { column, layers, rowOf, numberOf, words, probability, interval, PLAIN, colourOf, initials, swatch, LINES, drawLines, frequencyTicks, setUpPanel, showHead,
   recolourPanel };
 };

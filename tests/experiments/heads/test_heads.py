@@ -36,6 +36,7 @@ from nope_interp.streams import run_trunk
 from nope_interp.tasks.sources import CopiesSource, RepeatedSource, UniformSource
 from nope_interp.training.config import TrainingConfig
 from probes.head_rules import FEEDS
+from probes.heads._attention import FIRST_QUERY
 from probes.heads.labels import label_heads
 from tests.huggingface import (
     FAMILIES,
@@ -276,8 +277,10 @@ def test_a_cell_comes_back_from_its_arrays(found: HeadClassification) -> None:
     assert again.arrays().keys() == cell.arrays().keys()
     for name, array in cell.arrays().items():
         np.testing.assert_array_equal(again.arrays()[name], array)
-    for one, other in zip(again.scores, cell.scores, strict=True):
-        assert one.metrics == other.metrics
+    assert again.n_layers == cell.n_layers == 2
+    assert [*again.scores] == [*cell.scores] == [0, 1]
+    for layer, one in again.scores.items():
+        assert one.metrics == cell.scores[layer].metrics
 
 
 def test_what_cannot_be_ablated_is_known_before_anything_is_written(tmp_path: Path) -> None:
@@ -439,7 +442,11 @@ def test_a_layer_is_judged_with_it_alone_ablated(family: str, windows: bool) -> 
     text = [cell.scores[0].column(of) for of in (*FEEDS["text"], *FEEDS["repeated"])]
     changed = False
     for at, intact, again, found in zip(
-        positions, undisturbed.scores, cell.scores, cell.alone, strict=True
+        positions,
+        undisturbed.scores.values(),
+        cell.scores.values(),
+        cell.alone.values(),
+        strict=True,
     ):
         np.testing.assert_array_equal(again.value, intact.value)
         expected = intact
@@ -540,7 +547,7 @@ def test_heads_of_every_family_can_be_read(family: str) -> None:
         batch_size=4,
         description=None,
     )
-    for layer in cell.scores:
+    for layer in cell.scores.values():
         assert np.isfinite(layer.value).all()
         assert layer.n.min() == 4
     rotary = [layer.layer for layer in positions if layer.encoding == "rotary"]
@@ -571,11 +578,43 @@ def test_a_frequency_is_read_where_the_family_turns_it(
 
 
 @pytest.mark.parametrize(
+    ("family", "changes", "attending"),
+    [
+        ("jamba", {"attn_layer_period": 2, "attn_layer_offset": 1}, [1, 3]),
+        ("granitemoehybrid", {"layer_types": ["full_attention", *["linear_attention"] * 3]}, [0]),
+        ("olmo_hybrid", {}, [3]),
+    ],
+)
+def test_heads_of_a_hybrid_are_those_of_its_attention(
+    family: str, changes: dict[str, Any], attending: list[int], tmp_path: Path
+) -> None:
+    plain = plain_model(family, **changes)
+    folder, text = save_folder(plain, tmp_path / "m"), tmp_path / "text.txt"
+    text.write_text(words(3000))
+    lm = ni.load(folder, text=str(text))
+    tokens = lm.variant.sources[0].sequences(16, 40, begin_token=True, split="held_out", seed=0)
+    plain.set_attn_implementation("eager")
+    with torch.no_grad():
+        shown = plain(tokens, output_attentions=True).attentions
+    # transformers gives the weights of layers with attention, some families None or less of others.
+    maps = [weights for weights in shown if weights is not None and weights.shape[-2:] == (40, 40)]
+    assert len(maps) == len(attending)
+
+    finished = run(tmp_path, model=str(folder), text=str(text), ablate=None)
+    assert any("have no attention, and so no heads." in note for note in finished.info["notes"])
+    found = finished.heads
+    assert found["layer"].unique().tolist() == attending
+    for layer, weights in zip(attending, maps, strict=True):
+        before = weights.diagonal(-1, -2, -1)[..., FIRST_QUERY - 1 :].mean(dim=(0, 2))
+        own = found[found["layer"] == layer].sort_values("head")
+        assert own["previous_token"].to_numpy() == pytest.approx(before.numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
     ("family", "said"),
     [
         ("llama4", "attends in chunks of 16 tokens"),
         ("gpt_oss", "heads of m have attention sinks in layers 0-1"),
-        ("olmo_hybrid", "has no attention in layers 0-2, and so no heads to label: "),
     ],
 )
 def test_attention_without_labels_is_refused(family: str, said: str, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A made-up run of the heads command: random numbers, names and shapes as in a real one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,17 @@ RULES = [
     }
     for label, metric in METRIC_OF.items()
 ]
+
+
+def hybrid_heads() -> HeadsReportData:
+    """The same of a model whose layers 1 and 3 alone have heads: arrays have two rows."""
+    made = synthetic_heads(n_layers=2, n_tokens=24, n_prompts=1)
+    attending = {0: 1, 1: 3}
+    frames = {
+        name: getattr(made, name).assign(layer=getattr(made, name)["layer"].replace(attending))
+        for name in ("heads", "finders")
+    }
+    return replace(made, edges=[], **frames)
 
 
 def synthetic_heads(

@@ -24,7 +24,7 @@ from tests.experiments.report.browser import (
     window,
 )
 from tests.experiments.report.parsed_page import HOSTILE
-from tests.experiments.report.synthetic_heads import METRICS, synthetic_heads
+from tests.experiments.report.synthetic_heads import METRICS, hybrid_heads, synthetic_heads
 
 pytestmark = pytest.mark.browser
 
@@ -538,6 +538,28 @@ def test_a_run_with_positions_intact_alone(
     drawn = browser.run("return document.querySelector('#settling .plot').data.map(t => t.mode)")
     assert drawn == ["markers", "markers"]
     assert browser.all("#circuit, #frequencies, #usage") == []
+    assert driver.get_log("browser") == []
+
+
+def test_heads_of_a_hybrid_have_their_own_numbers(
+    driver: webdriver.Chrome, downloads: Path, tmp_path: Path
+) -> None:
+    data = hybrid_heads()
+    path = tmp_path / "heads.html"
+    path.write_text(render_heads(data), encoding="utf-8")
+    browser = Browser(driver, f"{path.as_uri()}#L3H2", downloads).open_everything()
+    assert title(browser).startswith("L3H2 ")
+    assert [item.text for item in browser.all(".map:first-child [role=rowheader]")] == ["L1", "L3"]
+    assert np.allclose(
+        shown_weights(browser)["intact"], data.patterns["intact"][0][1, 2], atol=0.5 / 255 + 5.1e-4
+    )
+    wanted = data.offset_profiles["intact"][1, 2]
+    assert np.allclose(browser.line("profile", "intact"), wanted, rtol=1e-3, atol=1e-9)
+    assert data.frequencies is not None
+    _, *rows = browser.download("#frequencies .csv")
+    assert {row[0] for row in rows} == {"1", "3"}
+    norms = [float(row[4]) for row in rows if row[:2] == ["1", "2"]]
+    assert np.allclose(norms, data.frequencies["query_norm"][0, 2], rtol=1e-3)
     assert driver.get_log("browser") == []
 
 

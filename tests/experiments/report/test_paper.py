@@ -150,7 +150,7 @@ def test_a_legend_is_as_wide_as_its_figure_at_most() -> None:
 
 
 def test_heads_and_how_they_settle(tmp_path: Path) -> None:
-    grid = [["local", "none"], [None, "induction"]]
+    grid = {0: ["local", "none"], 3: [None, "induction"]}
     labels = of_labels({"intact": grid, "rotary:none": grid}, ("induction", "local", "none"))
     said = words(labels.save(tmp_path / "labels.svg"))
     assert all(part in said for part in ("intact", "rotary:none", "induction", "local", "head"))

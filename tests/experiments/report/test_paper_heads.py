@@ -11,7 +11,7 @@ from experiments.report.paper.drawing import Drawing
 from experiments.report.paper.heads import of_heads, of_labels
 from nope_interp.errors import UserError
 from probes.head_rules import LABELS
-from tests.experiments.report.synthetic_heads import synthetic_heads
+from tests.experiments.report.synthetic_heads import hybrid_heads, synthetic_heads
 
 # What the page calls the figure of all labels.
 _CALLED = {"map": "labels"}
@@ -77,6 +77,22 @@ def test_figures_of_one_head_have_its_numbers(report: HeadsReportData) -> None:
         np.testing.assert_array_equal(line.get_ydata(), expected)
 
 
+def test_figures_of_a_hybrid_are_of_the_layers_with_heads() -> None:
+    report = hybrid_heads()
+    found = of_heads(report, "L3H2")
+    (profile,) = drawn(found["profile"]).axes
+    lines = {str(line.get_label()): line.get_ydata() for line in profile.lines}
+    np.testing.assert_array_equal(lines["intact"], report.offset_profiles["intact"][1, 2])
+    weights = next(axes.images[0] for axes in drawn(found["attention"]).axes if axes.images)
+    np.testing.assert_array_equal(weights.get_array(), report.patterns["intact"][0][1, 2])
+    named = [label.get_text() for label in drawn(found["frequencies"]).axes[0].get_yticklabels()]
+    assert named == ["L1H0", "L3H0"]
+    rows = {round(patch.get_y() + 0.46) for patch in drawn(found["labels"]).axes[0].patches}
+    assert rows == {1, 3}
+    with pytest.raises(UserError, match="unknown head 'L0H2'"):
+        of_heads(report, "L0H2")
+
+
 def test_the_surest_head_is_drawn_where_none_is_named(report: HeadsReportData) -> None:
     """It is the head that the page opens."""
     labelled = report.heads[report.heads["label"] != "none"]
@@ -104,6 +120,6 @@ def test_edges_join_the_heads_that_they_are_of(report: HeadsReportData) -> None:
 
 
 def test_no_two_labels_have_one_colour() -> None:
-    figure = drawn(of_labels({"intact": [list(LABELS)]}, LABELS))
+    figure = drawn(of_labels({"intact": {0: list(LABELS)}}, LABELS))
     colours = [patch.get_facecolor() for patch in figure.axes[0].patches]
     assert len(colours) == len({*colours}) == len(LABELS)
