@@ -59,7 +59,8 @@ class Finished(_Answer):
 class ModelAnswer(_Answer):
     """What there is to play with.
 
-    conditions are values of `Change.positions` (those that take a number have one already), codes
+    Tables by layer and head have no heads in layers that are not among `attending`. conditions are
+    values of `Change.positions` (those that take a number have one already), codes
     and sites of `Move`. pairs are prompts of one number of tokens to patch between, clean and
     corrupted. `labels` are all names that a head may have. As many heads as `heads_sharing_keys`,
     one after the other, read the same keys, so that they lose positions together. `kept` says, in a
@@ -68,6 +69,7 @@ class ModelAnswer(_Answer):
 
     name: str
     layers: int
+    attending: list[int]
     heads: int
     heads_sharing_keys: int
     conditions: list[str]

@@ -35,7 +35,9 @@ def _newest(playground: Playground) -> Finished | None:
         try:
             if _is_of(playground, folder):
                 heads = HeadClassification.load(folder).heads
-                labels = [list(map(str, rows["label"])) for _, rows in heads.groupby("layer")]
+                of_layer = {layer: [*map(str, of["label"])] for layer, of in heads.groupby("layer")}
+                layers = range(playground.model.cfg.n_layers)
+                labels = [of_layer.get(layer, []) for layer in layers]
                 return Finished(folder=folder.name, labels=labels)
         except (UserError, OSError, KeyError):
             continue

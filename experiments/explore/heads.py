@@ -1,5 +1,7 @@
 """`head`: one head on the prompt; `feeds`: which earlier heads it reads."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -37,8 +39,9 @@ def head(playground: Playground, state: State) -> HeadAnswer:
     ids = playground.tokens(state.prompt)
     before, after = pass_of(playground, ids), changed_pass(playground, state)
     finished = finished_labels(playground)
-    labels = live_labels(before.scores) if finished is None else finished.labels
-    values = {name: known(numbers)[layer][number] for name, numbers in before.scores.items()}
+    labels = live_labels(playground, before.scores) if finished is None else finished.labels
+    scores = before.scores.items()
+    values = {name: known(playground, numbers)[layer][number] for name, numbers in scores}
     return HeadAnswer(
         layer=layer,
         head=number,
@@ -65,9 +68,9 @@ def feeds(playground: Playground, state: State) -> FeedsAnswer:
         UserError: for a head that the model lacks, and as `read`.
     """
     layer, number = check_head(playground.model, state.layer, state.head)
-    why = ""
-    if layer == 0:
-        why = "The first layer has no earlier heads."
+    why, earlier = "", [one for one in playground.attending if one < layer]
+    if not earlier:
+        why = "The first layer with heads has no earlier ones."
     elif not adds_up(playground.model):
         why = "Heads of a post-norm model do not compose linearly."
     if why:
@@ -75,28 +78,35 @@ def feeds(playground: Playground, state: State) -> FeedsAnswer:
     finished = finished_labels(playground)
     if finished is None:
         read = pass_of(playground, playground.tokens(state.prompt))
-        labels = live_labels(read.scores)
+        labels = live_labels(playground, read.scores)
     else:
         labels = finished.labels
-    scores = _composition(playground, layer)
+    scores = _composition(playground, earlier, layer)
     own = scores[:, :, number]
     order = own.flatten().argsort(descending=True)[:_NAMED].tolist()
     named = [divmod(at, own.shape[1]) for at in order]
     return FeedsAnswer(
         feeds=[
-            Feed(layer=one, head=of, label=labels[one][of], score=float(own[one, of]))
-            for one, of in named
+            Feed(
+                layer=earlier[row],
+                head=of,
+                label=labels[earlier[row]][of],
+                score=float(own[row, of]),
+            )
+            for row, of in named
         ],
         chance=float(torch.quantile(scores.flatten(), _CHANCE)),
         why="",
     )
 
 
-def _composition(playground: Playground, later: int) -> Float[Tensor, "layer head later_head"]:
+def _composition(
+    playground: Playground, earlier: Sequence[int], later: int
+) -> Float[Tensor, "earlier head later_head"]:
     """Of all earlier heads with those of a layer: of the weights, so computed once."""
     key = ("composition", later)
     if key not in playground.made:
-        scores = [k_composition(playground.model, layer, later) for layer in range(later)]
+        scores = [k_composition(playground.model, layer, later) for layer in earlier]
         playground.made[key] = torch.stack(scores)
     return playground.made[key]
 

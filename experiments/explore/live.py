@@ -5,7 +5,7 @@ or tests, a rule holds where its score is above its threshold. A finished run sa
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -39,39 +39,50 @@ def live_scores(playground: Playground, patterns: PatternsOf, change: Change | N
             have another prompt's.
 
     Returns:
-        `[layer head]`, by metric.
+        `[layer head]`, by metric; NaN in layers without heads.
 
     Raises:
         UserError: as `changed`.
     """
-    on_text = [
-        _numbers(playground, layer, partial(_read_text, pattern))
-        for layer, pattern in enumerate(patterns)
-    ]
-    found = {name: np.stack([row[name] for row in on_text]) for name in FEEDS["text"]}
-    return found | _on_repeated(playground, change)
+    on_text = {
+        layer: _numbers(playground, layer, partial(_read_text, patterns[layer]))
+        for layer in playground.attending
+    }
+    return _by_metric(playground, on_text, FEEDS["text"]) | _on_repeated(playground, change)
 
 
-def live_labels(scores: Scores) -> list[list[str]]:
+def _by_metric(
+    playground: Playground, found: dict[int, dict[str, np.ndarray]], metrics: Sequence[str]
+) -> Scores:
+    """`[layer head]` by metric, of what was found by layer."""
+    cfg = playground.model.cfg
+    scores = {name: np.full((cfg.n_layers, cfg.n_heads), np.nan) for name in metrics}
+    for name, rows in scores.items():
+        for layer, of_layer in found.items():
+            rows[layer] = of_layer[name]
+    return scores
+
+
+def live_labels(playground: Playground, scores: Scores) -> list[list[str]]:
     """The first rule whose score is above its threshold, for each head of each layer.
 
     Args:
+        playground: whose model.
         scores: as from `live_scores`.
 
     Returns:
         Labels, `[layer][head]`.
     """
     known = [rule for rule in RULES if rule.metric in scores]
-    layers, heads = scores[_METRICS[0]].shape
     return [
         [
             next(
                 (rule.label for rule in known if scores[rule.metric][layer, head] > rule.threshold),
                 NONE,
             )
-            for head in range(heads)
+            for head in range(playground.heads_of(layer))
         ]
-        for layer in range(layers)
+        for layer in range(playground.model.cfg.n_layers)
     ]
 
 
@@ -113,15 +124,15 @@ def _read_repeated(playground: Playground, change: Change | None) -> Scores:
     length = min(2 * _PERIOD + begin, playground.model.cfg.n_ctx)
     period = drawn.period(length, begin_token=begin)
     tokens = drawn.sequences(_SEQUENCES, length, begin_token=begin, split="held_out", seed=0)
-    rows: list[dict[str, np.ndarray]] = []
+    rows: dict[int, dict[str, np.ndarray]] = {}
 
     def read(pattern: Tensor, layer: int) -> None:
-        rows.append(
-            _numbers(playground, layer, lambda probe: probe.read_repeated(pattern, period, begin))
+        rows[layer] = _numbers(
+            playground, layer, lambda probe: probe.read_repeated(pattern, period, begin)
         )
 
-    layers = range(playground.model.cfg.n_layers)
+    layers = playground.attending
     listeners = {pattern_hook(layer): partial(read, layer=layer) for layer in layers}
     with changed(playground, change):
         stream(playground.model, tokens, listeners)
-    return {name: np.stack([row[name] for row in rows]) for name in FEEDS["repeated"]}
+    return _by_metric(playground, rows, FEEDS["repeated"])

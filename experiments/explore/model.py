@@ -28,6 +28,7 @@ def model(playground: Playground) -> ModelAnswer:
     return ModelAnswer(
         name=playground.variant.name,
         layers=cfg.n_layers,
+        attending=playground.attending,
         heads=cfg.n_heads,
         heads_sharing_keys=cfg.n_heads // key_heads(playground.model),
         conditions=conditions(playground),
@@ -36,7 +37,7 @@ def model(playground: Playground) -> ModelAnswer:
         sites=[
             site
             for site in (*RESIDUAL_SITES, ATTENTION_INPUT)
-            if hook_name(0, site) in playground.model.hook_dict
+            if hook_name(playground.attending[0], site) in playground.model.hook_dict
         ],
         prompts=prompts(playground),
         pairs=pairs(playground),

@@ -1,6 +1,6 @@
 """`move`: positions of the prompt are given the code of others; what follows, beside a control."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from experiments.explore.reading import both, pass_of
 from experiments.explore.text import STREAM, PositionProbes, code_at, fitted_on, probes_for
 from experiments.probing.sites import Site
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.interventions.intervene import Running, intervene
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.sites import pattern_hook
@@ -33,12 +33,12 @@ class _Followed:
     """What became of some copies of the prompt.
 
     Attributes:
-        patterns: distances to the unmoved attention, `[layer copy head]`.
+        patterns: distances to the unmoved attention by layer, `[copy head]` each.
         read: where probes read the moved positions to be, `[layer copy moved]`.
         predicted: logarithms of probabilities behind the last token, `[copy d_vocab]`.
     """
 
-    patterns: Float[Tensor, "layer copy head"] = field(repr=False)
+    patterns: dict[int, Float[Tensor, "copy head"]] = field(repr=False)
     read: Float[Tensor, "layer copy moved"] = field(repr=False)
     predicted: Float[Tensor, "copy d_vocab"] = field(repr=False)
 
@@ -76,8 +76,8 @@ def move(playground: Playground, state: State) -> MoveAnswer:
     control = follow(copies, told(control=_SEED))
     away = [_distance(one, unmoved.predicted[0]) for one in control.predicted]
     return MoveAnswer(
-        patterns=moved.patterns.mean(dim=1).tolist(),
-        control_patterns=control.patterns.mean(dim=1).tolist(),
+        patterns=_of_copies(playground, moved.patterns),
+        control_patterns=_of_copies(playground, control.patterns),
         probes=_probed(probes, moves, unmoved, moved, control),
         predictions=both(playground, unmoved.predicted[0], moved.predicted[0]),
         distance=_distance(moved.predicted[0], unmoved.predicted[0]),
@@ -122,14 +122,21 @@ def _follow(
         read[layer] = torch.from_numpy(probes.probes[layer].predict(stream[:, positions]))
 
     layers = range(model.cfg.n_layers)
-    hooks = [(pattern_hook(layer), partial(compare, layer=layer)) for layer in layers]
+    hooks = [(pattern_hook(at), partial(compare, layer=at)) for at in attention_layers(model)]
     hooks += [(Site(layer, STREAM).name, partial(place, layer=layer)) for layer in layers]
     device = next(model.parameters()).device
     with within as running, model.hooks(fwd_hooks=hooks):
         predicted = next_log_probabilities(model, ids.to(device), ids.shape[1] - 1)[:, 0].cpu()
         running.verify()
-    moved, placed = (torch.stack([of[layer] for layer in layers]) for of in (distances, read))
-    return _Followed(moved, placed, predicted)
+    return _Followed(distances, torch.stack([read[layer] for layer in layers]), predicted)
+
+
+def _of_copies(
+    playground: Playground, patterns: Mapping[int, Float[Tensor, "copy head"]]
+) -> list[list[float]]:
+    """Their mean, `[layer][head]`."""
+    layers = range(playground.model.cfg.n_layers)
+    return [patterns[at].mean(dim=0).tolist() if at in patterns else [] for at in layers]
 
 
 def _probed(

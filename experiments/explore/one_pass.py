@@ -14,14 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.heads.reading import on_rotated
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.positions.layers import LayerPositions
 from nope_interp.sites import pattern_hook
 from nope_interp.streams import Listener
 from probes.heads.frequencies import frequency_shares
 
-PatternsOf = list[Float[Tensor, "head query key"]]
+# A layer of a hybrid may have no heads.
+PatternsOf = list[Float[Tensor, "of_layer query key"]]
 Scores = dict[str, np.ndarray]
 
 
@@ -52,7 +53,7 @@ class Pass:
     """What a model made of one prompt.
 
     Attributes:
-        patterns: attention of each layer, on the CPU.
+        patterns: attention of each layer, on the CPU; of no heads where it has none.
         shares: of |q| |k|, by frequency, of the layers that rotate.
         surprisal: of each token but the first, in nats.
         predicted: logarithms of the probabilities of what comes after the last token.
@@ -120,8 +121,7 @@ def read_pass(
     def keep(pattern: Tensor, hook: object, layer: int) -> None:
         patterns[layer] = pattern[0].float().cpu()
 
-    layers = range(model.cfg.n_layers)
-    hooks = [(pattern_hook(layer), partial(keep, layer=layer)) for layer in layers]
+    hooks = [(pattern_hook(layer), partial(keep, layer=layer)) for layer in attention_layers(model)]
     hooks += [
         (name, partial(_heard, listener=listener)) for name, listener in rotated.listeners.items()
     ]
@@ -131,8 +131,9 @@ def read_pass(
         found = next_log_probabilities(model, ids.to(device), 0)[0]
     written = rearrange(ids[0, 1:].to(device), "pos -> pos 1")
     surprisal = -found[:-1].gather(1, written)[:, 0]
+    no_heads = torch.empty(0, ids.shape[1], ids.shape[1])
     return Pass(
-        patterns=[patterns[layer] for layer in layers],
+        patterns=[patterns.get(layer, no_heads) for layer in range(model.cfg.n_layers)],
         shares=rotated.shares,
         surprisal=surprisal.cpu(),
         predicted=found[-1].cpu().clone(),

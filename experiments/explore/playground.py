@@ -15,10 +15,9 @@ from experiments.loaded import LoadedModel
 from experiments.prompt import prompt_tokens
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel, layers_without_attention
+from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.interventions.attention_weights import layer_with_idle_patterns
 from nope_interp.positions.layers import LayerPositions
-from nope_interp.sites import layer_ranges
 
 
 @dataclass
@@ -33,7 +32,7 @@ class Playground:
         made: what else is kept, by what it is.
 
     Raises:
-        UserError: for a model with layers that have no attention.
+        UserError: for a model none of whose layers shows its attention.
     """
 
     loaded: LoadedModel
@@ -43,11 +42,8 @@ class Playground:
     made: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if without := layers_without_attention(self.model):
-            raise UserError(
-                f"{layer_ranges(without)} of this model have no attention to show: choose a model "
-                "that has it in every layer."
-            )
+        if not self.attending:
+            raise UserError("this model shows no attention in any layer: choose another one.")
 
     @property
     def variant(self) -> ModelVariant:
@@ -58,6 +54,15 @@ class Playground:
     def model(self) -> HookedModel:
         """The hooked model."""
         return self.loaded.model
+
+    @cached_property
+    def attending(self) -> list[int]:
+        """The layers that have heads: all, but for the recurrent ones of a hybrid."""
+        return attention_layers(self.model)
+
+    def heads_of(self, layer: int) -> int:
+        """How many heads a layer has."""
+        return self.model.cfg.n_heads if layer in self.attending else 0
 
     @cached_property
     def positions(self) -> tuple[LayerPositions, ...]:

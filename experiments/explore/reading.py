@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -135,10 +136,12 @@ def both(
     ]
 
 
-def known(values: object) -> list[list[float | None]]:
-    """Numbers of a table, None where there is none."""
-    table: list[list[float]] = torch.as_tensor(values).tolist()
-    return [[None if math.isnan(value) else value for value in row] for row in table]
+def known(playground: Playground, values: np.ndarray) -> list[list[float | None]]:
+    """Numbers `[layer head]` of the heads that there are, None where there is none."""
+    return [
+        [None if math.isnan(value) else value for value in row[: playground.heads_of(layer)]]
+        for layer, row in enumerate(values.tolist())
+    ]
 
 
 def _reading(playground: Playground, read: Pass) -> Reading:
@@ -153,8 +156,8 @@ def _reading(playground: Playground, read: Pass) -> Reading:
             for value, id in zip(*map(Tensor.tolist, probabilities), strict=True)
         ],
         thumbnails=[Packed.shares(_thumbnail(pattern).numpy()) for pattern in read.patterns],
-        labels=live_labels(read.scores),
-        scores={name: known(values) for name, values in read.scores.items()},
+        labels=live_labels(playground, read.scores),
+        scores={name: known(playground, values) for name, values in read.scores.items()},
     )
 
 
@@ -164,7 +167,10 @@ def _shown(predicted: Float[Tensor, " d_vocab"]) -> int:
 
 def _thumbnail(pattern: Float[Tensor, "head query key"]) -> Float[Tensor, "head small small"]:
     """The greatest weight of each cell: a line one token wide stays a line."""
-    small: Tensor = F.adaptive_max_pool2d(pattern, min(_SIDE, pattern.shape[-1]))
+    side = min(_SIDE, pattern.shape[-1])
+    small: Tensor = (
+        F.adaptive_max_pool2d(pattern, side) if len(pattern) else pattern.new_empty(0, side, side)
+    )
     return small
 
 

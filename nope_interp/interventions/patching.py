@@ -16,11 +16,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.interventions.attention_weights import check_patterns_act
 from nope_interp.interventions.heads import is_causal
 from nope_interp.interventions.patched_runs import HOOKS, Runs, fastest, name_of
 from nope_interp.models.losses import next_log_probabilities
+from nope_interp.sites import layer_ranges
 
 # How little the logit differences may lie apart, in nats.
 _LEAST = 1e-4
@@ -73,13 +74,18 @@ def patch_in_steps(
 
     Raises:
         UserError: for an unknown place, prompts of other lengths or that are the same, two prompts
-            that the logit difference does not tell apart, and, of patterns, for a model that goes
-            on without them.
+            that the logit difference does not tell apart, of heads for a model that has none in
+            some layers, and of patterns for one that goes on without them.
     """
     if at not in HOOKS:
         raise unknown_name("place to patch", at, HOOKS)
     _check(clean, corrupted)
     with turn():
+        if at != "resid_pre" and len(with_heads := attention_layers(model)) < model.cfg.n_layers:
+            raise UserError(
+                f"only {layer_ranges(with_heads)} of the model have heads to patch: patch the "
+                "stream, resid_pre."
+            )
         if at == "pattern":
             check_patterns_act(model)
         runs, of_clean = _two_runs(model, at, clean, corrupted)

@@ -113,7 +113,8 @@ def _found(heads: pd.DataFrame, name: str | None) -> _Shown:
 def _grids(data: HeadsReportData) -> dict[str, Grid]:
     """The labels of heads by layer, under each condition."""
     columns = dict(zip(data.conditions, ("label", "ablated_label"), strict=False))
-    by_layer = {int(layer): rows for layer, rows in data.heads.groupby("layer")}
+    layers = sorted(map(int, data.heads["layer"].unique()))
+    by_layer = {layer: data.heads[data.heads["layer"] == layer] for layer in layers}
     return {
         condition: {
             layer: [None if pd.isna(label) else str(label) for label in rows[column]]

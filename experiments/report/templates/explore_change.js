@@ -31,7 +31,7 @@ function setUp() {
   options(encoding, [[AS_IT_IS, encodings.length ? "as it is" : "none to take away"], ...encodings.map((name) => [name, name])]);
   encoding.disabled = !encodings.length;
   options($("#head-change"), [[AS_IT_IS, "as it is"], ...Object.entries(HEAD_CHANGES)]);
-  $("#layers").append(...Array.from({ length: model.layers }, (_, layer) => element("button", `L${layer}`, { type: "button", "data-layer": layer })));
+  $("#layers").append(...model.attending.map((layer) => element("button", `L${layer}`, { type: "button", "data-layer": layer })));
   encoding.addEventListener("change", () => {
     if (encoding.value !== AS_IT_IS) offer(encoding.value, ...conditionsOf(encoding.value)[0].slice(1));
     setPositions();

@@ -25,13 +25,13 @@ function factsOf(layer, head) {
 function setUp() {
   grid.style.setProperty("--heads", model.heads);
   // As many layers below one another as one sees at once.
-  const size = model.heads * model.layers <= FEW ? 74 : 46, columns = Math.ceil(model.layers * (size + 8) / HEIGHT);
+  const rows = model.attending.length, size = model.heads * rows <= FEW ? 74 : 46, columns = Math.ceil(rows * (size + 8) / HEIGHT);
   grid.style.setProperty("--most", `${size}px`);
   $("#heads").style.setProperty("--map", `${columns * ((size + 3) * model.heads + 40) + 20}px`);
-  grid.append(...Array.from({ length: model.layers }, (_, layer) => {
+  grid.append(...model.attending.map((layer, nth) => {
     const row = element("div", undefined, { role: "row" });
     row.append(element("span", `L${layer}`, { role: "rowheader" }), ...Array.from({ length: model.heads }, (_, head) =>
-      element("button", undefined, { type: "button", role: "gridcell", tabindex: layer || head ? -1 : 0, "data-layer": layer, "data-head": head, "aria-label": nameOf(layer, head) })));
+      element("button", undefined, { type: "button", role: "gridcell", tabindex: nth || head ? -1 : 0, "data-layer": layer, "data-head": head, "aria-label": nameOf(layer, head) })));
     return row;
   }));
   tips(grid, "[data-head]", ({ dataset }) => read ? factsOf(Number(dataset.layer), Number(dataset.head)) : [nameOf(dataset.layer, dataset.head)]);
@@ -88,7 +88,7 @@ function drawLegend() {
 // The head that opens first: that of the highest previous-token score, or else the first.
 function first() {
   const scores = read.before.scores.previous_token ?? [], flat = scores.flatMap((row, layer) => row.map((score, head) => [score ?? -1, layer, head]));
-  const [, layer, head] = flat.reduce((best, one) => one[0] > best[0] ? one : best, [-1, 0, 0]);
+  const [, layer, head] = flat.reduce((best, one) => one[0] > best[0] ? one : best, [-1, model.attending[0], 0]);
   return { layer, head };
 }
 
@@ -97,12 +97,12 @@ function first() {
 function savePicture() {
   const CELL = 50, LEFT = 34, TOP = 36, cells = $$("[data-head]", grid), width = LEFT + CELL * model.heads + 10;
   const parts = cells.map((cell) => {
-    const x = LEFT + CELL * Number(cell.dataset.head), y = TOP + CELL * Number(cell.dataset.layer), ink = getComputedStyle(cell).borderTopColor;
+    const x = LEFT + CELL * Number(cell.dataset.head), y = TOP + CELL * model.attending.indexOf(Number(cell.dataset.layer)), ink = getComputedStyle(cell).borderTopColor;
     return `<rect x="${x}" y="${y}" width="${CELL - 4}" height="${CELL - 4}" fill="${ink}"/><image x="${x + 3}" y="${y + 3}" width="${CELL - 10}" height="${CELL - 10}" image-rendering="pixelated" href="${$("canvas", cell).toDataURL()}"/>`;
   });
-  const rows = Array.from({ length: model.layers }, (_, layer) => textAt(6, TOP + CELL * layer + 27, 12, resolve("--soft"), `L${layer}`));
+  const rows = model.attending.map((layer, nth) => textAt(6, TOP + CELL * nth + 27, 12, resolve("--soft"), `L${layer}`));
   const keys = $$(".legend .key", figure).map((key, n) => `<rect x="${width + 10}" y="${TOP + 20 * n}" width="10" height="10" fill="${getComputedStyle($(".swatch", key)).backgroundColor}"/>` + textAt(width + 26, TOP + 9 + 20 * n, 12, resolve("--soft"), key.textContent));
-  save("heads.svg", "image/svg+xml", framed(width + 230, Math.max(TOP + CELL * model.layers, TOP + 20 * keys.length) + 10, textAt(6, 20, 14, resolve("--ink"), `All heads of ${model.name}`) + parts.join("") + rows.join("") + keys.join("")));
+  save("heads.svg", "image/svg+xml", framed(width + 230, Math.max(TOP + CELL * model.attending.length, TOP + 20 * keys.length) + 10, textAt(6, 20, 14, resolve("--ink"), `All heads of ${model.name}`) + parts.join("") + rows.join("") + keys.join("")));
 }
 
 return { setUp, show, mark, first, savePicture };

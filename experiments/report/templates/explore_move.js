@@ -97,7 +97,7 @@ function show(found = answer) {
 
 function draw() {
   if (!answer || !drawable) return;
-  const layout = plotLayout("head"), z = answer.patterns, n = z[0].length;
+  const layout = plotLayout("head"), n = model.heads, z = answer.patterns.map((row) => row.length ? row : Array(n).fill(null));
   layout.xaxis.dtick = Math.ceil(n / 12);
   Object.assign(layout.yaxis, { autorange: "reversed", title: { text: "layer" }, dtick: Math.ceil(z.length / 10), showgrid: false });
   layout.xaxis.showgrid = false;

@@ -1,10 +1,12 @@
 """Pretrained families that differ in what they show: each answers, or says what it cannot."""
 
+import base64
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders
@@ -15,6 +17,7 @@ from experiments.explore import patching
 from experiments.explore.answers import PatchMap
 from experiments.explore.heads import feeds, head
 from experiments.explore.model import model
+from experiments.explore.moving import move
 from experiments.explore.playground import Playground
 from experiments.explore.reading import read
 from experiments.loaded import LoadedModel
@@ -27,7 +30,7 @@ from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.tasks.sources import TextSource, UniformSource
 from tests.byte_llama import byte_tokenizer
 from tests.experiments.explore.states import head_change, state
-from tests.huggingface import VOCABULARY, bridged_model
+from tests.huggingface import VOCABULARY, bridged_model, plain_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CLEAN, CORRUPTED = "the quick brown fox", "the quilk brown fox"
@@ -117,9 +120,81 @@ def test_one_layer_alone_is_patched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recovered[1] == pytest.approx(1, abs=1e-4)
 
 
-def test_a_model_with_layers_without_attention_is_refused() -> None:
-    with pytest.raises(UserError, match=r"layers? 0.* have no attention to show: choose a model"):
-        playground_of("olmo_hybrid")
+@pytest.mark.parametrize(
+    ("family", "changes", "attending"),
+    [
+        ("jamba", {"attn_layer_period": 2, "attn_layer_offset": 1}, [1, 3]),
+        ("granitemoehybrid", {}, [3]),
+        ("olmo_hybrid", {}, [3]),
+    ],
+)
+def test_a_hybrid_shows_the_layers_that_have_heads(
+    family: str, changes: dict[str, int], attending: list[int]
+) -> None:
+    playground = playground_of(family, **changes)
+    n = [playground.model.cfg.n_heads * (layer in attending) for layer in range(4)]
+    assert model(playground).attending == attending
+    last = attending[-1]
+    asked = state(CLEAN, change={"head_changes": [head_change(last, 1, "ablated")]})
+    found = read(playground, asked)
+    assert found.after is not None
+    assert found.difference is not None
+    assert found.difference.loss != 0
+    for table in (found.before.labels, *found.before.scores.values(), found.difference.patterns):
+        assert [len(row) for row in table] == n
+    assert [packed.shape[0] for packed in found.before.thumbnails] == n
+
+    # The patterns that transformers gives for the same layers.
+    plain, ids = plain_model(family, **changes), playground.tokens(CLEAN)
+    plain.set_attn_implementation("eager")
+    with torch.no_grad():
+        shown = plain(ids, output_attentions=True).attentions
+    square = (ids.shape[1],) * 2
+    maps = [one[0] for one in shown if one is not None and tuple(one.shape[-2:]) == square]
+    for layer, weights in zip(attending, maps, strict=True):
+        packed = head(playground, state(CLEAN, layer=layer, head=2)).before
+        values = np.frombuffer(base64.b64decode(packed.base64), "<f4").reshape(packed.shape)
+        assert values == pytest.approx(weights[2].numpy(), abs=1e-5)
+
+    earlier = feeds(playground, state(CLEAN, layer=last, head=1))
+    assert {one.layer for one in earlier.feeds} == set(attending[:-1])
+    assert bool(earlier.why) == (len(attending) == 1)
+    with pytest.raises(UserError, match=r"layer 0 has no heads: choose from layers? [13, ]+\."):
+        head(playground, state(CLEAN, layer=0, head=0))
+    with pytest.raises(UserError, match="of the model have heads to patch: patch the stream"):
+        list(
+            patching.patch(
+                playground,
+                state(CLEAN, other_prompt=CORRUPTED, patch={"at": "head_out"}),
+                nullcontext,
+            )
+        )
+
+
+@pytest.mark.parametrize("family", ["jamba", "granitemoehybrid", "olmo_hybrid"])
+def test_the_stream_of_a_hybrid_is_patched(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    playground = playground_of(family)
+    asked = state(CLEAN, other_prompt=CORRUPTED, patch={"at": "resid_pre"})
+    *_, joining = patching.patch(playground, asked, nullcontext)
+    playground.made.pop("patched")
+    monkeypatch.setattr(patched_runs, "_is_exact", lambda *given: False)
+    *_, whole = patching.patch(playground, asked, nullcontext)
+    recovered = [torch.tensor(one.recovered) for one in (joining, whole)]  # type: ignore[union-attr]
+    torch.testing.assert_close(*recovered, rtol=1e-3, atol=1e-4)
+    assert recovered[0].abs().max() > 0.01
+
+
+def test_a_position_of_a_hybrid_is_moved() -> None:
+    playground = playground_of("granitemoehybrid")
+    with torch.no_grad():
+        # What all tokens have in common: recurrences, which start from nothing, tell by it how
+        # many tokens they have read.
+        playground.model.original_model.get_input_embeddings().weight += 1
+    told = {"code": "mean residual", "layer": 1, "site": "resid_post", "moves": {"1": 9}}
+    moved = move(playground, state(CLEAN, move=told))
+    assert [len(row) for row in moved.patterns] == [0, 0, 0, playground.model.cfg.n_heads]
+    assert min(moved.patterns[3]) > 0
+    assert [one.layer for one in moved.probes] == [0, 1, 2, 3]
 
 
 def test_a_token_keeps_the_space_that_a_decoder_strips() -> None:

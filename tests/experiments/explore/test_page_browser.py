@@ -2,11 +2,13 @@
 
 import contextlib
 import io
+import json
 import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 import numpy as np
@@ -22,6 +24,7 @@ from experiments.explore.serving import explore
 from experiments.loaded import LoadedModel
 from nope_interp.positions.ablation import ablate_positions
 from tests.experiments.explore.page import LivePage, in_a_tab, numbers, serving
+from tests.experiments.explore.test_families import playground_of
 from tests.experiments.report.browser import (
     CONTRASTS,
     DESKTOP,
@@ -36,6 +39,7 @@ pytestmark = pytest.mark.browser
 
 PROMPT = "one two, one tw"
 OTHER = "one two, one on"
+TEXTS = "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)"
 HOSTILE = "<img src=x onerror=\"document.title='x'\"></script> {{7*7}} \u202e${alert(1)}"
 
 
@@ -95,6 +99,22 @@ def shares(page: LivePage, table: str, column: int) -> list[float]:
     found = [numbers(row[column])[0] / 100 for row in page.rows(table)]
     assert found
     return found
+
+
+def test_a_hybrid_shows_the_heads_that_it_has(
+    driver: webdriver.Chrome, downloads: Path, tmp_path: Path
+) -> None:
+    lm = playground_of("jamba", attn_layer_period=2, attn_layer_offset=1).loaded
+    with serving(lm, tmp_path) as url, in_a_tab(driver):
+        absent = {"prompt": "one two", "layer": 0, "head": 0}
+        page = LivePage(driver, f"{url}#{quote(json.dumps(absent))}", downloads)
+        assert page.run(TEXTS, "#map [role=rowheader]") == ["L1", "L3"]
+        assert len(page.all("#map [role=gridcell] canvas")) == 2 * lm.model.cfg.n_heads
+        assert re.match(r"L[13]H\d", page.find("#head-title").text)
+        page.go({"prompt": "one two", "layer": 3, "head": 2})
+        assert page.find("#head-title").text.startswith("L3H2")
+        assert page.run(TEXTS, "#layers [data-layer]") == ["L1", "L3"]
+        assert driver.get_log("browser") == []
 
 
 # ---------------------------------------------------------------- type, and see
