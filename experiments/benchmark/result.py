@@ -1,6 +1,6 @@
 """A finished benchmark: every word that was said, the table it comes to, and the page."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +9,7 @@ import pandas as pd
 from experiments.results import benchmark as results
 from experiments.results.findings import Figure
 from experiments.results.markdown import markdown_table
+from experiments.runs.folder import Kind
 from experiments.runs.of_figures import RunOfFigures
 
 
@@ -17,7 +18,12 @@ class Benchmark(RunOfFigures):
     """A finished benchmark: every word that was said, the table it comes to, and the page."""
 
     experiment: ClassVar[str] = "benchmark"
-    needs_info: ClassVar[Set[str]] = frozenset({"setting", "notes", "config", "command"})
+    needs_info: ClassVar[Mapping[str, Kind]] = {
+        "setting": str,
+        "notes": list,
+        "config": dict,
+        "command": str,
+    }
     # Where something is missing, it is in a method of the user's own.
     looks_into_cells: ClassVar[bool] = False
     leads_to: ClassVar[tuple[str, ...]] = (".methods", ".kinds", ".confusion")

@@ -1,6 +1,6 @@
 """A finished comparison: its numbers, what they say, and the page that shows them."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from experiments.results.task_use import judged_on_task
 from experiments.results.text_use import judged_on_text
 from experiments.results.usage import UseVerdict, use_verdicts
 from experiments.runs.finished import FinishedRun, Picture
+from experiments.runs.folder import Kind
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,9 +26,14 @@ class Comparison(FinishedRun):
     """A finished comparison: its numbers, what they say, and the page that shows them."""
 
     experiment: ClassVar[str] = "compare"
-    needs_info: ClassVar[Set[str]] = frozenset(
-        {"model", "positions", "notes", "example_tokens", "config", "command"}
-    )
+    needs_info: ClassVar[Mapping[str, Kind]] = {
+        "model": str,
+        "positions": str,
+        "notes": list,
+        "example_tokens": list,
+        "config": dict,
+        "command": str,
+    }
     leads_to: ClassVar[tuple[str, ...]] = (".answer", ".verdicts", ".followed", ".uses")
 
     @cached_property

@@ -1,6 +1,6 @@
 """A finished drop: the recalibrated model, what was read of it, and the page."""
 
-from collections.abc import Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -9,6 +9,7 @@ import pandas as pd
 
 from experiments.results.drop import CONTROL, RECALIBRATED, Dropped
 from experiments.results.findings import Figure
+from experiments.runs.folder import Kind
 from experiments.runs.of_figures import RunOfFigures
 
 FOLDERS = {CONTROL: "control", RECALIBRATED: "model"}
@@ -20,9 +21,16 @@ class Drop(RunOfFigures):
     """A finished drop: the recalibrated model, what was read of it, and the page."""
 
     experiment: ClassVar[str] = "drop"
-    needs_info: ClassVar[Set[str]] = frozenset(
-        {"setting", "notes", "config", "command", "lengths", "context", "chance", "depths"}
-    )
+    needs_info: ClassVar[Mapping[str, Kind]] = {
+        "setting": str,
+        "notes": list,
+        "config": dict,
+        "command": str,
+        "lengths": list,
+        "context": int,
+        "chance": float,
+        "depths": list,
+    }
     leads_to: ClassVar[tuple[str, ...]] = (".model", ".by_variant")
 
     @property

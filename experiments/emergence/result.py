@@ -7,7 +7,7 @@ more finely is seen earlier: the order is that of readings, not of what the mode
 codes. That is told by codes which are moved: when the model follows each of them.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -32,6 +32,7 @@ from experiments.results.measured import Measured
 from experiments.results.measurements import LOSS
 from experiments.results.readability import widened
 from experiments.results.worth import WORTH_NAMING
+from experiments.runs.folder import Kind
 from experiments.runs.of_figures import RunOfFigures
 from probes.head_rules import RULES
 from probes.scores import SHUFFLED
@@ -47,7 +48,12 @@ class Emergence(RunOfFigures):
     """Finished trainings: what could be read at every step, and in which order it came."""
 
     experiment: ClassVar[str] = "emergence"
-    needs_info: ClassVar[Set[str]] = frozenset({"setting", "notes", "config", "command"})
+    needs_info: ClassVar[Mapping[str, Kind]] = {
+        "setting": str,
+        "notes": list,
+        "config": dict,
+        "command": str,
+    }
     leads_to: ClassVar[tuple[str, ...]] = (".onsets", ".gains", ".followed")
 
     @property

@@ -1,7 +1,7 @@
 """Several models' heads side by side: each is read in a run of its own, and one page shows all."""
 
 import shlex
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from experiments.results import atlas as tables
 from experiments.results.findings import Figure
 from experiments.results.markdown import markdown_table
 from experiments.runs.finished import Made
-from experiments.runs.folder import RunFolder
+from experiments.runs.folder import Kind, RunFolder
 from experiments.runs.of_figures import RunOfFigures
 from experiments.variants.checks import check_files
 from experiments.variants.config import resolved
@@ -71,7 +71,7 @@ class HeadAtlas(RunOfFigures):
     """Several models' heads side by side."""
 
     experiment: ClassVar[str] = "atlas"
-    needs_info: ClassVar[Set[str]] = frozenset({"ablations", "notes", "command"})
+    needs_info: ClassVar[Mapping[str, Kind]] = {"ablations": dict, "notes": list, "command": str}
     leads_to: ClassVar[tuple[str, ...]] = (".counts", ".models", ".heads")
 
     @property

@@ -1,6 +1,6 @@
 """A finished classification of heads: labels, numbers, and the page that shows them."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -14,6 +14,7 @@ from experiments.results.found_by import finders_table, told
 from experiments.results.markdown import markdown_table
 from experiments.results.measurements import INTACT
 from experiments.runs.finished import FinishedRun, Picture, chosen
+from experiments.runs.folder import Kind
 from nope_interp.errors import UserError
 from probes.head_rules import RULES, Rule
 
@@ -30,9 +31,16 @@ class HeadClassification(FinishedRun):
     """A finished classification: every head's label and numbers, and the page that shows them."""
 
     experiment: ClassVar[str] = "heads"
-    needs_info: ClassVar[Set[str]] = frozenset(
-        {"model", "positions", "ablation", "notes", "prompts", "own_rules", "config", "command"}
-    )
+    needs_info: ClassVar[Mapping[str, Kind]] = {
+        "model": str,
+        "positions": str,
+        "ablation": str | None,
+        "notes": list,
+        "prompts": list,
+        "own_rules": list,
+        "config": dict,
+        "command": str,
+    }
     leads_to: ClassVar[tuple[str, ...]] = (".heads", ".finders")
 
     @cached_property

@@ -78,7 +78,6 @@ def _best_first(out: Path, name: str) -> list[Reproduction]:
     for folder in sorted(folders, key=lambda f: RunFolder(f).info.stat().st_mtime, reverse=True):
         try:
             run = Reproduction.load(folder)
-            _ = run.seconds  # refuses what is no number
             (reduced if run.config.reduced else whole).append(run)
         except UserError:
             continue

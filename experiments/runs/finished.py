@@ -3,7 +3,7 @@
 import html
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,14 @@ import pandas as pd
 
 from experiments.results.measurements import read_arrays, read_table, write_arrays, write_table
 from experiments.results.summary import summary
-from experiments.runs.folder import RunConfig, RunFolder, check_format, made_by, seconds_before
+from experiments.runs.folder import (
+    Kind,
+    RunConfig,
+    RunFolder,
+    check_format,
+    made_by,
+    seconds_before,
+)
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import given_path, write_text
 
@@ -84,7 +91,8 @@ class FinishedRun(ABC):
     """
 
     experiment: ClassVar[str]
-    needs_info: ClassVar[Set[str]]
+    # What a page cannot be drawn without, and of which type it is.
+    needs_info: ClassVar[Mapping[str, Kind]]
     # Whether what a cell holds is read while a run is made: what it lacks is then a KeyError.
     looks_into_cells: ClassVar[bool] = True
     # What `repr` points to beside the table and the page.

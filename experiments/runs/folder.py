@@ -4,10 +4,11 @@ import hashlib
 import json
 import platform
 import shutil
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any, Protocol, runtime_checkable
 
 from experiments.runs.lock import LOCK, alone_in
@@ -20,6 +21,9 @@ from nope_interp.files import (
     read_json,
     write_json,
 )
+
+# What a value of `info.json` has to be.
+Kind = type | UnionType
 
 
 @runtime_checkable
@@ -224,7 +228,7 @@ class RunFolder:
             info = read_json(self.info)
         except UserError as error:
             raise UserError(f"{str(error).rstrip('.')}: {self._advice()}") from error
-        self.require(info, {"experiment"})
+        self.require(info, {"experiment": object})
         return info
 
     def check_finished(self) -> None:
@@ -243,18 +247,21 @@ class RunFolder:
             )
         raise UserError(f"{name!r} holds no finished run: run the command that began it.")
 
-    def require(self, info: Any, keys: Set[str]) -> None:
+    def require(self, info: Any, needed: Mapping[str, Kind]) -> None:
         """Make sure that a run's info has what a report cannot be drawn without.
 
         Args:
             info: what `info.json` holds.
-            keys: what has to be in it.
+            needed: what has to be in it, and of which type.
 
         Raises:
-            UserError: where something is missing.
+            UserError: where something is missing, or of another type.
         """
-        if not isinstance(info, dict) or not info.keys() >= keys:
+        if not isinstance(info, dict):
             raise UserError(f"the run's info.json is damaged: {self._advice()}")
+        for name, kind in needed.items():
+            if name not in info or not isinstance(info[name], kind):
+                raise UserError(f"the run's info.json is damaged at {name!r}: {self._advice()}")
 
     def _advice(self) -> str:
         return f"delete {str(self.info)!r} and run the command again."

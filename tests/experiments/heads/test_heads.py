@@ -297,6 +297,17 @@ def test_files_of_another_run_are_one_sentence(found: HeadClassification, tmp_pa
         load_run(copy).write_report()
 
 
+@pytest.mark.parametrize("name", ["model", "ablation", "notes", "prompts", "own_rules", "config"])
+def test_an_info_with_values_of_other_types_is_one_sentence(
+    name: str, found: HeadClassification, tmp_path: Path
+) -> None:
+    copied = shutil.copytree(found.folder, tmp_path / found.folder.name)
+    info = json.loads((copied / "info.json").read_text())
+    (copied / "info.json").write_text(json.dumps(info | {name: 3}))
+    with pytest.raises(UserError, match=rf"info\.json is damaged at '{name}': delete .*info\.json"):
+        load_run(copied)
+
+
 def test_finished_runs_are_read_back(found: HeadClassification, tmp_path: Path) -> None:
     again = load_run(found.folder)
     assert isinstance(again, HeadClassification)
