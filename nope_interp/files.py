@@ -32,10 +32,16 @@ def given_path(path: Path | str) -> Path:
         The same as a Path.
 
     Raises:
-        UserError: for what is no path, and a `~` of somebody who has no home here.
+        UserError: for what is no path, a name that is no UTF-8, which weights cannot be kept under,
+            and a `~` of somebody who has no home here.
     """
     if not isinstance(path, str | Path):
         raise UserError(f"the path is {shown(path)}: give that of a file or folder.")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        told = ascii(str(path))  # what stands for single bytes cannot be printed
+        raise UserError(f"the name {told} is no UTF-8: give another file or folder.") from error
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

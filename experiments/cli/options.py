@@ -9,12 +9,13 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
 from experiments.variants.words import Field, Shorthand, fields_of, is_within, usual_values
-from nope_interp.errors import shown
+from nope_interp.errors import UserError, shown
 from nope_interp.files import given_path
 
 Parameters = dict[str, inspect.Parameter]
@@ -180,8 +181,15 @@ def _reading(read: Callable[[str], Any], wrong: str) -> Callable[[str], Any]:
 
 
 whole_number = _reading(int, "{} is not a valid integer.")
-# `~` is the home folder where the shell has left it, as in --out=~/runs.
-path_of = _reading(given_path, "{} begins with a user who has no home here.")
+
+
+def path_of(text: Any) -> Path:
+    """A path; `~` is the home folder where the shell has left it, as in --out=~/runs."""
+    try:
+        return given_path(text)
+    except UserError as error:
+        raise typer.BadParameter(str(error)) from None
+
 
 _SCALARS: dict[Any, tuple[str, Callable[[str], Any]]] = {
     int: ("N", whole_number),

@@ -570,6 +570,16 @@ def test_configs_as_editors_write_them(tmp_path: Path) -> None:
     assert_one_sentence(run, "d.json", "'steps' is given twice")
 
 
+def test_a_name_that_is_no_utf_8_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """Weights could not be kept there, which training found out at its end."""
+    for command in (("train", "--out", "runs\udcff"), ("heads", "model\udcff")):
+        run = nope_interp(*command, cwd=tmp_path)
+        assert run.returncode == 2
+        assert "udcff' is no UTF-8: give another file or folder." in run.stderr
+        assert "Traceback" not in run.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_tilde_that_no_shell_expands_is_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
