@@ -54,7 +54,7 @@ const reading = exploreReading({ state, sides });
 const heads = exploreHeads({ model, state, sides, look, onPick: pick });
 const head = exploreHead({ look, onPick: pick });
 const change = exploreChange({ model, state });
-const patch = explorePatch({ model, state, ask: () => want("patch"), stop: () => server.stop("patch") });
+const patch = explorePatch({ model, state, ask: () => want("patch"), stop: () => state.set({ patch: null }) });
 const move = exploreMove({ model, state, reading, onPick: pick });
 
 // ---------------------------------------------------------------- asking and drawing

@@ -39,6 +39,7 @@ pytestmark = pytest.mark.browser
 
 PROMPT = "one two, one tw"
 OTHER = "one two, one on"
+ABSENT = {"positions": None, "layers": None, "heads": None}
 TEXTS = "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)"
 HOSTILE = "<img src=x onerror=\"document.title='x'\"></script> {{7*7}} \u202e${alert(1)}"
 
@@ -475,6 +476,22 @@ def test_a_map_of_patches(page: LivePage, lm: LoadedModel, read: dict[str, Any])
 
     for layer, position in ((0, z.shape[1] - 2), (2, z.shape[1] - 1), (1, 3)):
         assert z[layer, position] == pytest.approx(patched(layer, position), abs=2e-3)
+
+
+def test_a_patch_that_is_stopped_does_not_start_again_by_itself(page: LivePage) -> None:
+    page.run("document.querySelector('#patch').open = true")
+    page.find("#patch textarea.other").clear()
+    page.find("#patch textarea.other").send_keys(OTHER)
+    page.run(
+        "document.querySelector('#patch-start').click();"
+        "document.querySelector('#patch-stop').click()"
+    )
+    page.settle()
+    assert "patch" not in page.state
+    ablated = {"head_changes": [{"layer": 0, "head": 0, "to": "ablated"}]}
+    page.go({**page.state, "change": {**ABSENT, **ablated}})
+    assert "patch" not in page.state
+    assert not page.find("#patched").is_displayed()
 
 
 def test_each_patch_is_a_step_and_follows_its_prompts(page: LivePage) -> None:
