@@ -1,5 +1,5 @@
 """Barbero et al. 2024 (arXiv 2410.06205) by removal: what a given model's heads lose with their
-highest, and with their lower, rotary frequencies.
+highest, and with as many of their lowest, rotary frequencies.
 
 A frequency's part of the scores is subtracted from them, in one layer at a time: the layer still
 reads what it reads in the intact model. The control subtracts the same numbers from the wrong
@@ -21,13 +21,13 @@ from experiments.results.findings import Array, Findings, Panel, over_seeds, pan
 from experiments.results.measured import Measured
 from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.layers import LayerPositions
-from nope_interp.sites import pattern_hook
+from nope_interp.sites import layer_ranges, pattern_hook
 from nope_interp.streams import Listener, stream
 from probes.head_rules import RULES
 from probes.heads.detectors import FIRST_QUERY
 from probes.heads.frequencies import n_high
 
-REMOVED = ("highest quarter", "lower half")
+REMOVED = ("highest quarter", "lowest quarter")
 # Maps that do not come out as the model's own say that its scores hold more than these products.
 _TOLERANCE = 1e-3
 
@@ -69,7 +69,8 @@ def read_removed(
     Returns:
         "on_target", `[metric state sequence layer head]`, with one state for the intact model, one
         for each of `REMOVED`, and one for the control of each. Layers whose attention is not the
-        softmax of their queries times keys are NaN, as are layers that do not rotate.
+        softmax of their queries times keys are NaN, as are layers that do not rotate. "unread",
+        the first kind of these by their numbers.
     """
     shape = (len(_METRICS), 1 + 2 * len(REMOVED), len(text), len(positions), model.cfg.n_heads)
     found = np.full(shape, np.nan)
@@ -87,7 +88,8 @@ def read_removed(
         rows = [_METRICS.index(metric) for metric in metrics]
         for layer, reader in readers.items():
             found[rows, :, :, layer] = reader.result()
-    return {"on_target": found}
+    unread = [at.layer for at in rotating if np.isnan(found[..., at.layer, :]).any()]
+    return {"on_target": found, "unread": np.array(unread, dtype=int)}
 
 
 @dataclass
@@ -109,11 +111,12 @@ class _Reader:
     ) -> None:
         """Products of all dimensions, and of those that each part of `REMOVED` turns."""
         n = (self.layer.rotary_dims or 0) // 2
+        high = n_high(n)
         keys = repeat(keys, "b p g d -> b p (g shared) d", shared=queries.shape[2] // keys.shape[2])
         columns = (
             list(range(queries.shape[-1])),
-            [*range(n_high(n)), *range(n, n + n_high(n))],
-            [*range(n - n // 2, n), *range(2 * n - n // 2, 2 * n)],
+            [*range(high), *range(n, n + high)],
+            [*range(n - high, n), *range(2 * n - high, 2 * n)],
         )
         self.parts = [
             einsum(
@@ -195,7 +198,8 @@ def removed(found: Mapping[str, Array], name: str) -> Findings:
         name: the model's.
 
     Returns:
-        A claim and a panel for each group that has heads, and a note on any that has none.
+        A claim and a panel for each group that has heads, and a note on any that has none, and on
+        layers that could not be read.
     """
     heads = _heads(found["on_target"])
     lost = {group: _lost(found["on_target"], which) for group, which in heads.items() if which}
@@ -205,6 +209,12 @@ def removed(found: Mapping[str, Array], name: str) -> Findings:
         for group in heads
         if group not in lost
     )
+    if len(found["unread"]):
+        unread = layer_ranges(found["unread"].tolist())
+        notes += (
+            f"No frequencies are removed in {unread} of {name}: its weights there are not the "
+            "softmax of its queries times its keys.",
+        )
     if not lost:
         return Findings({}, (), "", notes)
     titles = {
@@ -228,10 +238,16 @@ def _heads(on_target: Array) -> dict[str, list[tuple[int, int, int]]]:
 def _lost(
     on_target: Array, which: Sequence[tuple[int, int, int]]
 ) -> Float[Array, "sequence state"]:
-    """Share of the intact weight that goes in every other state, mean over heads."""
+    """Share of the intact weight that goes in every other state, mean over heads.
+
+    A head's share is a ratio of means over sequences. Of each sequence that stands here by which it
+    moves this ratio, about the ratio: its denominator is measured, too.
+    """
     each = np.stack([on_target[metric, :, :, layer, head] for metric, layer, head in which])
-    intact = each[:, :1]
-    of_intact = (intact - each[:, 1:]) / intact.mean(axis=2, keepdims=True)
+    intact, others = each[:, :1], each[:, 1:]
+    mean = intact.mean(axis=2, keepdims=True)
+    share = 1 - others.mean(axis=2, keepdims=True) / mean
+    of_intact = share + ((1 - share) * intact - others) / mean
     return np.asarray(reduce(of_intact, "head state sequence -> sequence state", "mean"))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.kim2025.reading import mean_scores, shuffled
+from experiments.papers.kim2025.reading import ORDERS, UNITS, mean_scores, shuffled
 from experiments.papers.kim2025.scores import (
     nearer_share,
     share_beyond,
@@ -34,7 +34,7 @@ def given_findings(config: ReproduceConfig, cells: Cells, device: str) -> Findin
     found = cells.arrays("given model", lambda: _read(config, device))
     name = Path(config.model or "").name
     n, length = found["text_shape"].tolist()
-    setting = f"{name} on {n} sequences of {length} tokens of text in shuffled order"
+    setting = f"{name} on {n} sequences of {length} tokens of text, each in {ORDERS} random orders"
     notes = list(sentences(found["told"]))
     rotary, without = found["rotary"], found["without"]
     claims: dict[str, Measured] = {}
@@ -67,10 +67,20 @@ def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
         "told": told_of(variant),
         "rotary": np.array([layer.encoding == "rotary" for layer in layers]),
         "without": np.array([layer.encoding == "none" for layer in layers]),
-        "nearer": nearer_share(scores),
+        "nearer": _nearer(scores),
         "variation": variation(scores),
         "beyond": share_beyond_distance(scores),
     }
+
+
+def _nearer(scores: Float[Array, "unit layer pos pos"]) -> Float[Array, "unit layer"]:
+    """The share over all units, as one number for each: the jackknife's pseudo-values (Tukey 1958).
+
+    Signs of noisy means are near chance: each unit's own would hide what all show together.
+    """
+    every = scores.sum(axis=0)
+    without = nearer_share((every - scores) / (UNITS - 1))
+    return np.asarray(UNITS * nearer_share(every / UNITS) - (UNITS - 1) * without)
 
 
 def _less_the_first(means: Float[Array, "row columns"]) -> Float[Array, " row"]:

@@ -2,7 +2,8 @@
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from einops import reduce
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.results.findings import Array
@@ -10,12 +11,19 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.shapes import Sequences
 from nope_interp.streams import read_at
 
+# Sequences in a forward pass, at most.
+_AT_ONCE = 64
+
 UNITS = 8
 """Parts of the sequences whose mean scores are kept apart."""
 
 
-def shuffled(tokens: Sequences, first: int, seed: int) -> Sequences:
-    """Each sequence in a random order of its own, so that no token depends on where it stands.
+ORDERS = 16
+"""Random orders that each sequence is read in: what one order happens to show hides the rest."""
+
+
+def shuffled(tokens: Sequences, first: int, seed: int) -> Int[Tensor, "ordered pos"]:
+    """Each sequence in random orders of its own, so that no token depends on where it stands.
 
     Args:
         tokens: `[sequence pos]`.
@@ -23,8 +31,9 @@ def shuffled(tokens: Sequences, first: int, seed: int) -> Sequences:
         seed: of the orders.
 
     Returns:
-        As `tokens`.
+        `ORDERS` of each sequence, one sequence after another.
     """
+    tokens = tokens.repeat_interleave(ORDERS, dim=0)
     generator = torch.Generator().manual_seed(seed)
     order = torch.rand(tokens[:, first:].shape, generator=generator).argsort(dim=1)
     return torch.cat((tokens[:, :first], tokens[:, first:].gather(1, order)), dim=1)
@@ -44,8 +53,10 @@ def mean_scores(model: HookedModel, tokens: Sequences) -> Float[Array, "unit lay
         UserError: as `read_at`.
     """
     names = [f"blocks.{layer}.attn.hook_attn_scores" for layer in range(model.cfg.n_layers)]
-    found = read_at(model, tokens, dict.fromkeys(names, _mean), batch_size=len(tokens) // UNITS)
-    return np.stack([found[name] for name in names], axis=1)
+    size = next(size for size in range(_AT_ONCE, 0, -1) if len(tokens) // UNITS % size == 0)
+    found = read_at(model, tokens, dict.fromkeys(names, _mean), batch_size=size)
+    by_batch = np.stack([found[name] for name in names], axis=1)
+    return np.asarray(reduce(by_batch, "(unit batch) ... -> unit ...", "mean", unit=UNITS))
 
 
 def _mean(scores: Float[Tensor, "batch head query key"]) -> Float[Array, "later later"]:

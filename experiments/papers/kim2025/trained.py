@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.kim2025.reading import mean_scores, shuffled
+from experiments.papers.kim2025.reading import ORDERS, mean_scores, shuffled
 from experiments.papers.kim2025.scores import nearer_share, rise, share_beyond_distance
 from experiments.papers.on_text import trained_on_text
 from experiments.results.figures import figure
@@ -63,7 +63,7 @@ def trained_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
         (_near(nope), _beyond(rope)),
         setting=f"{len(config.seeds)} models without positions and as many rotary ones, of "
         f"{base.n_layers} layers and width {base.d_model}, trained on text for {steps} steps and "
-        f"read on {N_SEQUENCES} sequences of {base.n_ctx} bytes in shuffled order",
+        f"read on {N_SEQUENCES} sequences of {base.n_ctx} bytes, each in {ORDERS} random orders",
     )
 
 

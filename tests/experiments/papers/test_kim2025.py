@@ -8,7 +8,7 @@ from einops import rearrange
 
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.kim2025.given import given_findings
-from experiments.papers.kim2025.reading import mean_scores, shuffled
+from experiments.papers.kim2025.reading import ORDERS, mean_scores, shuffled
 from experiments.papers.kim2025.scores import (
     nearer_share,
     rise,
@@ -88,9 +88,13 @@ def test_scores_are_means_over_heads_and_the_sequences_of_a_unit() -> None:
 def test_shuffled_tokens_are_the_same_tokens() -> None:
     tokens = random_tokens(batch=5, pos=20)
     moved = shuffled(tokens, 1, seed=0)
-    assert (moved[:, 0] == tokens[:, 0]).all()
-    assert (moved.sort(dim=1).values == tokens.sort(dim=1).values).all()
-    assert (moved != tokens).any(dim=1).all()
+    each = rearrange(moved, "(sequence order) pos -> sequence order pos", sequence=5)
+    assert each.shape[1] == ORDERS
+    assert (each[:, :, 0] == tokens[:, :1]).all()
+    for of, own in zip(each, tokens, strict=True):
+        assert (of.sort(dim=1).values == own.sort().values).all()
+        assert (of != own).any(dim=1).all()
+        assert len(of.unique(dim=0)) == ORDERS
 
 
 def read(path: Path, folder: Path, **options: str) -> Findings:
@@ -112,13 +116,18 @@ def test_a_given_model_is_read_for_the_claim_that_it_can_test(
     scores = mean_scores(own, shuffled(text, 1, 0))
     assert set(found.claims) == {claim}
     if claim == "trained-given":
-        expected = nearer_share(scores)[:, 1].mean()
+        # Of all sequences together, corrected by what is left without each eighth.
+        every = nearer_share(scores.mean(axis=0))[1]
+        without = [
+            nearer_share(np.delete(scores, unit, axis=0).mean(axis=0))[1] for unit in range(8)
+        ]
+        expected = 8 * every - 7 * np.mean(without)
     else:
         first, second = share_beyond_distance(scores)
         expected = second - first
     assert found.claims[claim].value == pytest.approx(expected, rel=1e-3)
     assert found.claims[claim].n == 8
-    assert "24 tokens of text in shuffled order" in found.setting
+    assert "24 tokens of text, each in 16 random orders" in found.setting
 
 
 def test_a_model_with_other_positions_is_drawn_and_tests_nothing(tmp_path: Path) -> None:

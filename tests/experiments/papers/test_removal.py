@@ -35,9 +35,10 @@ def read(model: HookedModel, tokens: tuple[torch.Tensor, torch.Tensor]) -> np.nd
 
 
 def dimensions(rotated: int) -> list[list[int]]:
-    """None, those of the highest quarter of the frequencies, and those of the lower half."""
+    """None, those of the highest quarter of the frequencies, and those of the lowest quarter."""
     first = np.arange(rotated // 2)
-    chosen = [first[:0], first[: rotated // 8], first[rotated // 4 :]]
+    quarter = rotated // 8
+    chosen = [first[:0], first[:quarter], first[len(first) - quarter :]]
     return [[*some.tolist(), *(some + rotated // 2).tolist()] for some in chosen]
 
 
@@ -101,7 +102,7 @@ def test_a_head_built_on_the_highest_frequencies_needs_them_alone(
     # Nothing is left of its scores: all keys weigh alike.
     assert highest == pytest.approx(np.mean([1 / m for m in range(9, 41)]), abs=1e-6)
     assert lower == pytest.approx(intact, abs=1e-6)
-    found = removed({"on_target": on_target}, "built")
+    found = removed({"on_target": on_target, "unread": np.array([], dtype=int)}, "built")
     claim = found.claims[f"removed-{group}"]
     assert claim.ci_low > 0
     assert claim.value == pytest.approx((wrong - highest) / intact)
@@ -116,7 +117,7 @@ def test_a_head_built_on_the_highest_frequencies_needs_them_alone(
 def test_a_loss_below_nothing_does_not_make_a_group_need_the_others() -> None:
     lost = np.array([[0.1, 0.1, 0.1, 0.6], [0.12, 0.0, 0.1, 0.7], [0.11, 0.2, 0.1, 0.8]])
     assert removal._carried(lost, "highest quarter").value == pytest.approx(0.01)
-    assert removal._carried(lost, "lower half").value == pytest.approx(-0.61)
+    assert removal._carried(lost, "lowest quarter").value == pytest.approx(-0.61)
 
 
 def test_heads_are_of_the_first_group_whose_label_they_earn() -> None:
@@ -143,7 +144,44 @@ def test_a_layer_whose_scores_hold_more_than_its_products_is_left_out(
         return torch.where(torch.isfinite(scores), 0.5 * torch.tanh(scores / 0.5), scores)
 
     with model.hooks(fwd_hooks=[("blocks.1.attn.hook_attn_scores", capped)]):
-        found = read(model, tokens)
+        every = read_removed(model, layer_positions(model), *tokens, PERIOD, 0)
+    found = every["on_target"]
     assert np.isfinite(found[:, :, :, 0]).all()
     assert np.isnan(found[:, :, :, 1]).all()
-    assert removed({"on_target": np.full_like(found, np.nan)}, "capped").claims == {}
+    assert every["unread"].tolist() == [1]
+    nothing = removed({**every, "on_target": np.full_like(found, np.nan)}, "capped")
+    assert nothing.claims == {}
+    told = "No frequencies are removed in layer 1 of capped: its weights there are not the softmax"
+    assert any(note.startswith(told) for note in nothing.notes)
+
+
+def test_a_head_that_prefers_no_frequencies_needs_none_more_than_others(
+    tokens: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    """Its score is spread over all of them alike: a quarter stands against as many."""
+    n_heads, d_head = SIZES["n_heads"], SIZES["d_model"] // SIZES["n_heads"]
+    positions = layer_positions(HookedTransformer(TransformerConfig(**SIZES, positions="rotary")))
+    generator = torch.Generator().manual_seed(0)
+    made = removal._Reader(positions[0], tokens[1].shape[1], removal._ON_REPEATED, PERIOD, 0)
+    for _ in range(8):
+        keys = torch.randn(16, tokens[1].shape[1], n_heads, d_head, generator=generator)
+        queries = 2.0 * keys.roll(PERIOD, dims=1)  # what a duplicate-token head looks for
+        made.meet(queries, keys)
+        made.read(removal._attention(made.parts[0], positions[0].sees(tokens[1].shape[1])))
+    read = np.full((4, 5, 128, 1, n_heads), np.nan)
+    read[:2, :, :, 0] = made.result()
+    intact = read[1, 0].mean()
+    assert intact > 0.5
+    found = removed({"on_target": read, "unread": np.array([], dtype=int)}, "equal")
+    claim = found.claims["removed-content"]
+    assert claim.ci_low < 0.02
+    assert abs(claim.value) < 0.05
+
+
+def test_an_interval_knows_that_the_intact_weight_is_measured_too() -> None:
+    """Of a head that loses the same share in every sequence nothing is unsure."""
+    intact = np.random.default_rng(0).normal(0.8, 0.1, 32)
+    states = np.stack([intact, 0.45 * intact, 0.9 * intact, intact, intact])
+    on_target = rearrange(states, "state sequence -> 1 state sequence 1 1")
+    lost = removal._lost(on_target, [(0, 0, 0)])
+    np.testing.assert_allclose(lost, np.tile([0.55, 0.1, 0, 0], (32, 1)), atol=1e-12)
