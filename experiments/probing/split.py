@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nope_interp.errors import UserError
 from nope_interp.tasks.examples import first_of_each
-from nope_interp.tasks.sources import TokenSource
+from nope_interp.tasks.sources import TextSource, TokenSource
 
 # An interval is over sequences.
 FEWEST_SCORED = 2
@@ -41,8 +41,9 @@ class Split:
         held_out = source.sequences(n_held_out, split="held_out", **how)
         different = first_of_each(held_out)
         if len(different) < FEWEST_SCORED:
+            text = isinstance(source, TextSource)
+            remedy = "a text that varies (--text)" if text else "other lengths (--lengths)"
             raise UserError(
-                f"all {n_held_out} held-out sequences of {source.name} are the same: give other "
-                "lengths (--lengths)."
+                f"all {n_held_out} held-out sequences of {source.name} are the same: give {remedy}."
             )
         return cls(fit, held_out[different])

@@ -258,10 +258,11 @@ class FinishedRun(ABC):
         """Where its files are of different runs, what they lack is a UserError."""
         try:
             yield
-        except KeyError as error:
+        except (KeyError, IndexError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else "rows are missing"
             raise UserError(
-                f"the files of the run {str(self.folder)!r} do not belong together ({error} is "
-                "missing): delete the run folder and run the command again."
+                f"the files of the run {str(self.folder)!r} do not belong together ({what}): "
+                "delete the run folder and run the command again."
             ) from error
 
     def __repr__(self) -> str:

@@ -227,7 +227,8 @@ class RunFolder:
         try:
             info = read_json(self.info)
         except UserError as error:
-            raise UserError(f"{str(error).rstrip('.')}: {self._advice()}") from error
+            culprit, _, _ = str(error).rpartition(": ")
+            raise UserError(f"{culprit}: {self._advice()}") from error
         self.require(info, {"experiment": object})
         return info
 

@@ -316,7 +316,10 @@ def _one_sentence(name: str) -> Iterator[None]:
 
 def _nearest_hub_name(name: str) -> str:
     if Path(name).exists():
-        return ": its files are damaged or not those of a model that transformers knows."
+        return (
+            ": its files are damaged, or not those of a model that transformers knows; get them "
+            "anew, or give another one."
+        )
     from transformer_lens.supported_models import OFFICIAL_MODEL_NAMES
 
     near = difflib.get_close_matches(name, OFFICIAL_MODEL_NAMES, n=1)

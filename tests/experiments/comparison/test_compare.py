@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from experiments import Comparison, compare
 from experiments.comparison import cells as parts
@@ -28,6 +29,7 @@ from experiments.variants.words import expanded
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.tasks.registry import make_answer_task
+from nope_interp.tasks.sources import TextSource
 from nope_interp.training.config import TrainingConfig
 from tests.experiments.runs.sharing import PicklingPool, assert_same_bits, with_weights_of
 from tests.huggingface import plain_model, save_folder, tiny_gemma3, words
@@ -556,5 +558,8 @@ def test_notebook_shows_the_report_in_a_frame(comparison: Comparison) -> None:
 def test_a_task_of_one_held_out_prompt_is_refused() -> None:
     """Of parity's four prompts of two digits training never saw one."""
     source = make_answer_task("parity", training_lengths=[2], test_lengths=()).source()
+    text = TextSource(torch.zeros(4000, dtype=torch.long), None)
+    with pytest.raises(UserError, match=r"give a text that varies \(--text\)"):
+        Split.of(text, 8, 8, seq_len=16, begin_token=False, seed=0)
     with pytest.raises(UserError, match="all 30 held-out sequences of parity are the same"):
         Split.of(source, 60, 30, seq_len=8, begin_token=True, seed=0)

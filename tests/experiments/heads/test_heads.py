@@ -20,7 +20,7 @@ from experiments.heads import reading as head_cells
 from experiments.heads.cell import HeadCell
 from experiments.heads.tokens import HeadTokens
 from experiments.results import heads as tables
-from experiments.results.measurements import write_arrays
+from experiments.results.measurements import write_arrays, write_table
 from experiments.sweeps.runs import load_run
 from experiments.variants.ablation import Ablation
 from experiments.variants.lengths import beyond_context
@@ -288,6 +288,16 @@ def test_what_cannot_be_ablated_is_known_before_anything_is_written(tmp_path: Pa
         with pytest.raises(UserError):
             run(tmp_path, **changes)
     assert not list(tmp_path.iterdir())
+
+
+def test_measurements_of_another_kind_of_run_are_one_sentence(
+    found: HeadClassification, tmp_path: Path
+) -> None:
+    copied = shutil.copytree(found.folder, tmp_path / found.folder.name)
+    other = found.measurements[found.measurements["probe"] == "heads"]  # without any labels
+    write_table(other, copied / "measurements.parquet")
+    with pytest.raises(UserError, match=r"do not belong together .*: delete the run folder"):
+        load_run(copied).write_report()
 
 
 def test_files_of_another_run_are_one_sentence(found: HeadClassification, tmp_path: Path) -> None:
