@@ -19,6 +19,8 @@ from probes.streaming import PositionProbe, require_finite, upcast
 Rows = Float[Tensor, "rows d"]
 Labels = Int[Tensor, "network rows"]
 
+# Of the median deviation of a component.
+_NEARLY_CONSTANT = 1e-3
 # Logits held at one time where positions are read: 16 MiB in single precision.
 _LOGITS = 2**22
 
@@ -36,7 +38,10 @@ class _Networks:
         hidden = settings.hidden
         self._generator = torch.Generator().manual_seed(settings.seed)
         deviation, self._mean = torch.std_mean(first, dim=0, correction=0)
-        self._deviation = torch.where(deviation > 0, deviation, 1.0)
+        # What is nearly constant among the first may vary later: it counts as others do.
+        median = deviation.median()
+        usual = torch.where(median > 0, median, 1.0)
+        self._deviation = torch.where(deviation > _NEARLY_CONSTANT * median, deviation, usual)
         d = first.shape[1]
 
         def drawn(*shape: int, fan_in: int) -> Tensor:

@@ -27,6 +27,8 @@ from probes.streaming import StreamingProbe, require_finite, upcast
 # variance (sqrt(2/d), 0.02 at d = 4096). Every shard uses the same grid, so that its bins add up.
 _BIN_WIDTH = 1 / 1024
 _BINS_PER_BANDWIDTH = 32
+# The quartiles of a normal distribution, in standard deviations.
+_QUARTILES_APART = 1.349
 # A constant activation has no log variance: it counts as this one.
 _LOWEST = -100.0
 
@@ -84,10 +86,15 @@ class _LogVarianceBins:
         """Log variances, and the targets' mean around each (Nadaraya 1964, Watson 1964).
 
         The kernel is Gaussian; its bandwidth is Silverman's (1986, equation 3.28), 1.06 sigma
-        n^(-1/5), with sigma the standard deviation of the log variances.
+        n^(-1/5), with sigma the standard deviation of the log variances, or what their quartiles
+        say of it where outliers, such as massive activations, make it more than twice as large.
         """
         counts = self._sums[:, 0]
         deviation = np.sqrt(np.cov(self._bins, fweights=counts.astype(np.int64), ddof=0))
+        ends = np.searchsorted(counts.cumsum(), counts.sum() * np.array([0.25, 0.75]))
+        by_quartiles = np.diff(self._bins[ends])[0] / _QUARTILES_APART
+        if 0 < by_quartiles < deviation / 2:
+            deviation = by_quartiles
         bandwidth = 1.06 * deviation * counts.sum() ** -0.2
         # Bins far finer than the bandwidth add work and nothing else.
         merged = max(1, int(bandwidth / _BINS_PER_BANDWIDTH))

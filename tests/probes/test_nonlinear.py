@@ -48,6 +48,20 @@ def test_a_classifier_takes_either_precision_after_the_other():
     assert (fitted.predict(x) == y).mean() > 0.9
 
 
+@pytest.mark.parametrize("value", [0.1, 0.1001])
+def test_a_component_that_is_nearly_constant_at_first_counts_as_others_do_later(value):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(400, 5))
+    y = (x[:, 0] > 0).astype(int)
+    first = x[:200].copy()
+    first[:, 4] = 0.1
+    first[0, 4] = value
+    fitted = TwoLayerClassifier(passes=20).fit(first, y[:200])
+    for _ in range(5):
+        fitted.partial_fit(x[200:], y[200:])
+    assert (fitted.predict(x[200:]) == y[200:]).mean() > 0.9
+
+
 def test_partial_fit_goes_on_where_it_stopped():
     X, y = make_moons(600, noise=0.1, random_state=0)
     model = TwoLayerClassifier()

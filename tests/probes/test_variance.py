@@ -71,6 +71,26 @@ def test_a_constant_row_is_a_row_like_others():
     assert predicted[:50].max() < predicted[50:].min()
 
 
+@pytest.mark.parametrize("share", [0.005, 0.05])
+def test_massive_activations_do_not_hide_the_variance_of_the_others(share: float) -> None:
+    """As found in trained models: a few tokens with one component of some thousands."""
+    generator = torch.Generator().manual_seed(0)
+    clean = torch.randn(2, 100, 32, 64, generator=generator) * (0.2 + 2 / POSITIONS).sqrt()[:, None]
+    massive = clean.clone()
+    struck = torch.rand(clean.shape[:-1], generator=generator) < share
+    massive[..., 5] = torch.where(struck, 3000.0, massive[..., 5])
+
+    def error(fitted: torch.Tensor, held_out: torch.Tensor) -> float:
+        probe = VarianceProbe()
+        probe.update(fitted, POSITIONS)
+        probe.evaluate(held_out, POSITIONS)
+        return probe.result()["variance"].score("mae").value
+
+    without = error(*clean)
+    # Of the struck tokens nothing can be read: chance, 8 positions.
+    assert error(*massive) < without + 1.5 * share * 8 + 0.1
+
+
 @pytest.fixture
 def chi() -> torch.Tensor:
     """Rows of independent components with variance 0.5 + 4/m."""
