@@ -19,21 +19,24 @@ UNITS = 8
 
 
 ORDERS = 16
-"""Random orders that each sequence is read in: what one order happens to show hides the rest."""
+"""Random orders that signs of means are read in: what one order happens to show hides the rest."""
 
 
-def shuffled(tokens: Sequences, first: int, seed: int) -> Int[Tensor, "ordered pos"]:
+def shuffled(
+    tokens: Sequences, first: int, seed: int, orders: int = ORDERS
+) -> Int[Tensor, "ordered pos"]:
     """Each sequence in random orders of its own, so that no token depends on where it stands.
 
     Args:
         tokens: `[sequence pos]`.
         first: the first position that is shuffled; those before it stay.
         seed: of the orders.
+        orders: how many of each sequence.
 
     Returns:
-        `ORDERS` of each sequence, one sequence after another.
+        All orders of one sequence after those of another.
     """
-    tokens = tokens.repeat_interleave(ORDERS, dim=0)
+    tokens = tokens.repeat_interleave(orders, dim=0)
     generator = torch.Generator().manual_seed(seed)
     order = torch.rand(tokens[:, first:].shape, generator=generator).argsort(dim=1)
     return torch.cat((tokens[:, :first], tokens[:, first:].gather(1, order)), dim=1)

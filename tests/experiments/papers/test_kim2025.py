@@ -113,7 +113,8 @@ def test_a_given_model_is_read_for_the_claim_that_it_can_test(
     save_model(own, path, task="text")
     found = read(path, tmp_path)
     text = make_task("text").source().sequences(64, 24, begin_token=True, split="held_out", seed=0)
-    scores = mean_scores(own, shuffled(text, 1, 0))
+    orders = {"none": ORDERS, "rotary": 1}[positions]
+    scores = mean_scores(own, shuffled(text, 1, 0, orders))
     assert set(found.claims) == {claim}
     if claim == "trained-given":
         # Of all sequences together, corrected by what is left without each eighth.
@@ -127,7 +128,8 @@ def test_a_given_model_is_read_for_the_claim_that_it_can_test(
         expected = second - first
     assert found.claims[claim].value == pytest.approx(expected, rel=1e-3)
     assert found.claims[claim].n == 8
-    assert "24 tokens of text, each in 16 random orders" in found.setting
+    read_in = "each in 16 random orders" if orders > 1 else "in a random order"
+    assert f"24 tokens of text, {read_in}" in found.setting
 
 
 def test_a_model_with_other_positions_is_drawn_and_tests_nothing(tmp_path: Path) -> None:
