@@ -80,8 +80,9 @@ def check_head(model: HookedModel, layer: int | None, head: int | None) -> tuple
         UserError: for what the model does not have, and for a layer without attention.
     """
     known = _known("layer", layer, model.cfg.n_layers)
-    if known not in (attending := attention_layers(model)):
-        raise UserError(f"layer {known} has no heads: choose from {layer_ranges(attending)}.")
+    if pattern_hook(known) not in model.hook_dict:
+        attending = layer_ranges(attention_layers(model))
+        raise UserError(f"layer {known} has no heads: choose from {attending}.")
     return known, _known("head", head, model.cfg.n_heads)
 
 
@@ -106,5 +107,5 @@ def attention_layers(model: HookedModel) -> list[int]:
     Args:
         model: any that is read.
     """
-    layers = range(model.cfg.n_layers)
-    return [layer for layer in layers if pattern_hook(layer) in model.hook_dict]
+    layers, known = range(model.cfg.n_layers), model.hook_dict  # a bridge makes it anew each time
+    return [layer for layer in layers if pattern_hook(layer) in known]

@@ -22,7 +22,7 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.interventions.intervene import Running, intervene
 from nope_interp.models.losses import next_log_probabilities
-from nope_interp.sites import pattern_hook
+from nope_interp.sites import layer_ranges, layers_with, pattern_hook
 
 # Directions that the control is drawn in, all from this seed.
 _DRAWS, _SEED = 4, 0
@@ -90,11 +90,18 @@ def move(playground: Playground, state: State) -> MoveAnswer:
 
 
 def site_of(playground: Playground, asked: Move) -> Site:
-    """Where a code is moved; raises UserError for a layer that the model lacks."""
-    n_layers = playground.model.cfg.n_layers
+    """Where a code is moved; raises UserError for a layer, or a site in it, that is not there."""
+    n_layers, known = playground.model.cfg.n_layers, playground.model.hook_dict
     if asked.layer >= n_layers:
         raise UserError(f"the model has no layer {asked.layer}: choose from 0 to {n_layers - 1}.")
-    return Site(asked.layer, asked.site)
+    site = Site(asked.layer, asked.site)
+    others = layers_with(site.name, known)
+    if site.name not in known and others:
+        raise UserError(
+            f"layer {asked.layer} has no {asked.site}: choose from {layer_ranges(others)}, or "
+            "another site."
+        )
+    return site
 
 
 def n_coded(n_tokens: int, asked: Move) -> int:

@@ -367,9 +367,9 @@ def _notes(tokens: HeadTokens, model: HookedModel) -> list[str]:
     )
     alone = "The model has one head, which has no spread: no random-init variant was read."
     without = sorted({*range(model.cfg.n_layers)} - {*attention_layers(model)})
-    recurrent = f"{layer_ranges(without)} of the model have no attention, and so no heads."
+    recurrent = f"The model has no attention, and so no heads, in {layer_ranges(without)}."
     return [
-        *([recurrent.capitalize()] if without else []),
+        *([recurrent] if without else []),
         *([alone] if n_heads(model) == 1 else []),
         f"{begun} The first token is left out as a key where scores are split into offset and key "
         "token, since an attention sink is neither.",

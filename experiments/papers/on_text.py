@@ -12,12 +12,14 @@ from experiments.results.findings import Array
 from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import attention_layers
 from nope_interp.models.checkpoints import load_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import describe_positions
 from nope_interp.pretrained.source import is_own
 from nope_interp.shapes import Sequences
+from nope_interp.sites import layer_ranges
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import TokenSource
 from nope_interp.tasks.text import TextTask
@@ -93,27 +95,37 @@ def check_text(
     )
 
 
-def given_variant(config: ReproduceConfig, device: str, *, seq_len: int) -> ModelVariant:
+def given_variant(
+    config: ReproduceConfig, device: str, *, seq_len: int, of_heads: bool = False
+) -> ModelVariant:
     """The model that `config.model` names, with text to read it on.
 
     Args:
         config: names the model, its positions and the text.
         device: a torch device, or "auto" to spread a pretrained model over several.
         seq_len: tokens in a sequence.
+        of_heads: whether heads of all layers are read.
 
     Returns:
         The model, loaded.
 
     Raises:
-        UserError: where it cannot be loaded, was trained on a task, or has too short a context for
-            the sequences.
+        UserError: where it cannot be loaded, was trained on a task, has too short a context for the
+            sequences, or lacks heads that are read.
     """
     assert config.model is not None
     _check_ours(config, config.model, seq_len)
     read = ProbingConfig(
         model=config.model, positions=config.positions, text=config.text, seq_len=seq_len
     )
-    return loaded_variant(read, device, needed={})
+    variant = loaded_variant(read, device, needed={})
+    without = {*range(variant.n_layers)} - {*attention_layers(variant.model)}
+    if of_heads and without:
+        raise UserError(
+            f"{config.name} reads heads of every layer, and {variant.name} has none in "
+            f"{layer_ranges(without)}: give a model with attention in all of them."
+        )
+    return variant
 
 
 def _check_ours(config: ReproduceConfig, model: str, seq_len: int) -> None:

@@ -83,8 +83,8 @@ def patch_in_steps(
     with turn():
         if at != "resid_pre" and len(with_heads := attention_layers(model)) < model.cfg.n_layers:
             raise UserError(
-                f"only {layer_ranges(with_heads)} of the model have heads to patch: patch the "
-                "stream, resid_pre."
+                f"the model has heads to patch in {layer_ranges(with_heads)} alone: patch the "
+                "residual stream (resid_pre)."
             )
         if at == "pattern":
             check_patterns_act(model)

@@ -78,7 +78,7 @@ def read_given(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
 
 
 def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
-    variant = given_variant(config, device, seq_len=_LEAST_LENGTH)
+    variant = given_variant(config, device, seq_len=_LEAST_LENGTH, of_heads=True)
     positions = layer_positions(variant.model)
     natural, uniform = variant.sources[:2]
     text = held_out(natural, _SEQUENCES, min(_LENGTH, variant.model.cfg.n_ctx), config.seed)

@@ -126,7 +126,7 @@ def _loaded(config: ReproduceConfig, device: str) -> ModelVariant:
     """The model, with what it was trained on; text, for one that is not ours."""
     model = str(config.model)
     if not is_own(model):
-        return given_variant(config, device, seq_len=_SHORTEST)
+        return given_variant(config, device, seq_len=_SHORTEST, of_heads=True)
     read = config_of(model, positions=config.positions, text=config.text)
     return loaded_variant(read, device, needed={})
 

@@ -53,7 +53,7 @@ def given_findings(config: ReproduceConfig, cells: Cells, device: str) -> Findin
 
 
 def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
-    variant = given_variant(config, device, seq_len=_LEAST_LENGTH)
+    variant = given_variant(config, device, seq_len=_LEAST_LENGTH, of_heads=True)
     model, source = variant.model, variant.sources[0]
     layers = layer_positions(model)
     limits = [layer.reach for layer in layers if layer.reach is not None]

@@ -45,7 +45,8 @@ function setUp() {
   $("#layers").addEventListener("click", ({ target }) => {
     if (target.dataset.layer === undefined) return;
     const layer = Number(target.dataset.layer), chosen = current().layers ?? [];
-    const layers = chosen.includes(layer) ? chosen.filter((other) => other !== layer) : [...chosen, layer].sort((a, b) => a - b);
+    // An address may name layers that have no heads, and so no buttons.
+    const layers = (chosen.includes(layer) ? chosen.filter((other) => other !== layer) : [...chosen, layer]).filter((one) => model.attending.includes(one)).sort((a, b) => a - b);
     set({ layers: layers.length ? layers : null, heads: null });
   });
   $("#head-change").addEventListener("change", ({ target }) => {

@@ -13,6 +13,8 @@ function setUp() {
   });
   $("#pairs").append(...model.pairs.map(([, corrupted], i) => element("option", corrupted, { value: i })));
   $("#pairs-box").hidden = !model.pairs.length;
+  // Heads are patched in every layer, or not at all.
+  for (const option of $("#patch-at").options) option.disabled = option.value !== "resid_pre" && model.attending.length < model.layers;
   $("#pairs").addEventListener("change", ({ target }) => {
     const [prompt, other_prompt] = model.pairs[Number(target.value)] ?? [];
     if (prompt !== undefined) state.set({ prompt, other_prompt, move: null, patch: { at: $("#patch-at").value } });

@@ -156,12 +156,16 @@ def test_a_hybrid_shows_the_layers_that_have_heads(
         values = np.frombuffer(base64.b64decode(packed.base64), "<f4").reshape(packed.shape)
         assert values == pytest.approx(weights[2].numpy(), abs=1e-5)
 
+    absent = {"code": "mean residual", "layer": 0, "site": "attn_in", "moves": {"2": 4}}
+    with pytest.raises(UserError, match="layer 0 has no attn_in: choose from layer"):
+        move(playground, state(CLEAN, move=absent))
+
     earlier = feeds(playground, state(CLEAN, layer=last, head=1))
     assert {one.layer for one in earlier.feeds} == set(attending[:-1])
     assert bool(earlier.why) == (len(attending) == 1)
     with pytest.raises(UserError, match=r"layer 0 has no heads: choose from layers? [13, ]+\."):
         head(playground, state(CLEAN, layer=0, head=0))
-    with pytest.raises(UserError, match="of the model have heads to patch: patch the stream"):
+    with pytest.raises(UserError, match=r"to patch in layers? [13, ]+ alone: patch the res"):
         list(
             patching.patch(
                 playground,

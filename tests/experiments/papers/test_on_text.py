@@ -12,6 +12,7 @@ from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.registry import make_answer_task, make_task
+from tests.huggingface import plain_model, save_folder, words
 
 
 @pytest.mark.parametrize(
@@ -46,4 +47,14 @@ def test_a_paper_of_text_refuses_a_model_of_a_task_in_its_own_words(tmp_path: Pa
     short = HookedTransformer(TransformerConfig(1, 8, 1, d_vocab=257, n_ctx=8))
     config = ReproduceConfig("chi2023", model=str(save_model(short, saved, task="text")))
     with pytest.raises(UserError, match=r"chi2023 reads 16 tokens or more, and .* takes 8: give"):
+        reproduce(config, out=tmp_path / "runs", show_progress=False)
+
+
+@pytest.mark.parametrize("name", ["barbero2024", "kim2025", "kazemnejad2023"])
+def test_a_paper_of_heads_refuses_a_hybrid_by_its_layers(name: str, tmp_path: Path) -> None:
+    folder, text = save_folder(plain_model("jamba"), tmp_path / "m"), tmp_path / "text.txt"
+    text.write_text(words(3000))
+    config = ReproduceConfig(name, model=str(folder), text=str(text))
+    told = f"{name} reads heads of every layer, and m has none in layers 0-2: give a model"
+    with pytest.raises(UserError, match=told):
         reproduce(config, out=tmp_path / "runs", show_progress=False)
