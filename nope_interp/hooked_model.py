@@ -109,3 +109,13 @@ def attention_layers(model: HookedModel) -> list[int]:
     """
     layers, known = range(model.cfg.n_layers), model.hook_dict  # a bridge makes it anew each time
     return [layer for layer in layers if pattern_hook(layer) in known]
+
+
+def layers_without_attention(model: HookedModel) -> list[int]:
+    """The other layers.
+
+    Args:
+        model: any that is read.
+    """
+    attending = attention_layers(model)
+    return [layer for layer in range(model.cfg.n_layers) if layer not in attending]

@@ -44,7 +44,7 @@ from experiments.variants.train import training_folder, trains_embedded
 from experiments.variants.variants import ModelVariant, loaded_variant, random_init, variant_of
 from experiments.variants.words import asked
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel, attention_layers
+from nope_interp.hooked_model import HookedModel, attention_layers, layers_without_attention
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.conditions import parse_condition
 from nope_interp.positions.layers import (
@@ -366,7 +366,7 @@ def _notes(tokens: HeadTokens, model: HookedModel) -> list[str]:
         else "No sequence begins with a begin token."
     )
     alone = "The model has one head, which has no spread: no random-init variant was read."
-    without = sorted({*range(model.cfg.n_layers)} - {*attention_layers(model)})
+    without = layers_without_attention(model)
     recurrent = f"The model has no attention, and so no heads, in {layer_ranges(without)}."
     return [
         *([recurrent] if without else []),

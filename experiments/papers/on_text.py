@@ -12,7 +12,7 @@ from experiments.results.findings import Array
 from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import attention_layers
+from nope_interp.hooked_model import layers_without_attention
 from nope_interp.models.checkpoints import load_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
@@ -119,8 +119,7 @@ def given_variant(
         model=config.model, positions=config.positions, text=config.text, seq_len=seq_len
     )
     variant = loaded_variant(read, device, needed={})
-    without = {*range(variant.n_layers)} - {*attention_layers(variant.model)}
-    if of_heads and without:
+    if of_heads and (without := layers_without_attention(variant.model)):
         raise UserError(
             f"{config.name} reads heads of every layer, and {variant.name} has none in "
             f"{layer_ranges(without)}: give a model with attention in all of them."

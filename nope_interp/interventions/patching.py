@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.hooked_model import HookedModel, attention_layers
+from nope_interp.hooked_model import HookedModel, layers_without_attention
 from nope_interp.interventions.attention_weights import check_patterns_act
 from nope_interp.interventions.heads import is_causal
 from nope_interp.interventions.patched_runs import HOOKS, Runs, fastest, name_of
@@ -81,10 +81,10 @@ def patch_in_steps(
         raise unknown_name("place to patch", at, HOOKS)
     _check(clean, corrupted)
     with turn():
-        if at != "resid_pre" and len(with_heads := attention_layers(model)) < model.cfg.n_layers:
+        if at != "resid_pre" and (without := layers_without_attention(model)):
             raise UserError(
-                f"the model has heads to patch in {layer_ranges(with_heads)} alone: patch the "
-                "residual stream (resid_pre)."
+                f"the model has no heads to patch in {layer_ranges(without)}: patch the residual "
+                "stream (resid_pre)."
             )
         if at == "pattern":
             check_patterns_act(model)

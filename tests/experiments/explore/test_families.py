@@ -165,7 +165,7 @@ def test_a_hybrid_shows_the_layers_that_have_heads(
     assert bool(earlier.why) == (len(attending) == 1)
     with pytest.raises(UserError, match=r"layer 0 has no heads: choose from layers? [13, ]+\."):
         head(playground, state(CLEAN, layer=0, head=0))
-    with pytest.raises(UserError, match=r"to patch in layers? [13, ]+ alone: patch the res"):
+    with pytest.raises(UserError, match=r"no heads to patch in layers? [-02, ]+: patch the res"):
         list(
             patching.patch(
                 playground,
