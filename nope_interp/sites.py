@@ -59,6 +59,13 @@ def pattern_hook(layer: int) -> str:
 def layers_with(name: str, known: Iterable[str]) -> list[int]:
     """The layers that have among `known` the hook point that `name` is in one of them.
 
+    Args:
+        name: of a hook point; others than those of blocks are in no layer.
+        known: names of all that a model has.
+
+    Returns:
+        The layers, rising.
+
     Example:
         >>> layers_with("blocks.0.hook_attn_out", ["blocks.3.hook_attn_out", "hook_embed"])
         [3]
