@@ -70,7 +70,8 @@ def feeds(playground: Playground, state: State) -> FeedsAnswer:
     layer, number = check_head(playground.model, state.layer, state.head)
     why, earlier = "", [one for one in playground.attending if one < layer]
     if not earlier:
-        why = "The first layer with heads has no earlier ones."
+        first = "The first layer has no earlier heads."
+        why = first if layer == 0 else "No earlier layer has heads."
     elif not adds_up(playground.model):
         why = "Heads of a post-norm model do not compose linearly."
     if why:
