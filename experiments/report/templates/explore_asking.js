@@ -2,7 +2,7 @@
 const exploreState = (changed) => {
 const { unescaped } = common;
 const EMPTY = { prompt: "", layer: null, head: null, change: null, other_prompt: null, move: null, patch: null };
-let state = { ...EMPTY }, most = null;
+let state = { ...EMPTY }, model = null;
 
 // What each part has to be, so that it can be drawn. An address may hold anything.
 const isText = (value) => typeof value === "string", isNumber = (value) => Number.isInteger(value) && value >= 0, isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
@@ -20,7 +20,7 @@ function inAddress() {
     const found = JSON.parse(unescaped(location.hash.slice(1)));
     if (!isText(found.prompt)) return null;
     const known = Object.fromEntries(Object.entries(EMPTY).map(([name, none]) => [name, SHAPES[name](found[name]) ? found[name] : none]));
-    return known.layer !== null && known.head !== null && (!most || (most.attending.includes(known.layer) && known.head < most.heads)) ? known : { ...known, layer: null, head: null };
+    return known.layer !== null && known.head !== null && (!model || (model.attending.includes(known.layer) && known.head < model.heads)) ? known : { ...known, layer: null, head: null };
   } catch {
     return null;
   }
@@ -46,7 +46,7 @@ addEventListener("popstate", () => {
   changed(before, state);
 });
 
-return { get: () => state, set, inAddress, limit: (model) => { most = model; }, start: (found) => { state = { ...EMPTY, ...found }; } };
+return { get: () => state, set, inAddress, limit: (found) => { model = found; }, start: (found) => { state = { ...EMPTY, ...found }; } };
 };
 
 // Asks the server, or looks up what a saved page was answered. A newer question ends an older one of its name.
