@@ -94,7 +94,7 @@ class ExperimentConfig(Worded):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, self.experiment)
+        check_fields(self)
         if self.task not in TASK_NAMES:
             raise unknown_name("task", self.task, TASK_NAMES)
         if self.dtype not in _DTYPES:

@@ -23,10 +23,13 @@ from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.results.measurements import INTACT
 from experiments.runs.cells import Cells
+from nope_interp.fields import check_seeds
 from nope_interp.pretrained.scaled import SCALINGS
 
 _ENCODINGS = {"NoPE": "none", "RoPE": "rotary"}
 _WINDOWS = 96
+# Random models, each of a seed of its own: nothing is trained, and their gradients differ much.
+_RANDOM_MODELS = 10
 
 # By "loss/..." or "curve/..." and a name, as `read_model` gives them.
 Found = Mapping[str, Float[Array, "seed _point"]]
@@ -35,6 +38,8 @@ Found = Mapping[str, Float[Array, "seed _point"]]
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     """Trains rotary models and models without positions, drops, recalibrates, and reads them."""
     check_text(config, _WINDOWS, lambda asked: max(TIMES) * _context(asked))
+    random = range(config.seed, config.seed + max(_RANDOM_MODELS, len(config.seeds)))
+    check_seeds(random)
     sizes = Sizes(
         n_layers=config.scaled("depth", 4, least=1),
         width=config.scaled("width", 64, multiple_of=8, least=16),
@@ -46,7 +51,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     )
     found = cells.side_by_side({"models": partial(read_model, sizes)}, config.seeds)["models"]
     gradients = {
-        name: cells.per_seed(f"gradient, {name}", config.seeds, partial(_norms, sizes, positions))
+        name: cells.per_seed(f"gradient, {name}", random, partial(_norms, sizes, positions))
         for name, positions in _ENCODINGS.items()
     }
     norms = {name: of_encoding["norm"] for name, of_encoding in gradients.items()}
@@ -60,6 +65,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         notes=(
             "With one seed all models begin with the same weights and see the same batches.",
             "Scaled rotary positions are those of the intact model trained as long.",
+            f"Gradients are of {len(random)} random-init models: none of these is trained.",
         ),
     )
 
