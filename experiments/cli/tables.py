@@ -13,9 +13,9 @@ from experiments.papers.listing import RECORDED
 from experiments.results.answer import Answer, Reading
 from experiments.results.benchmark import MISSED, OUTCOMES, told
 from experiments.results.claims import AFTER, BEFORE, PILOTS, SETTING_LATER
+from experiments.results.intervals import Interval, with_interval
 from experiments.results.measurements import LOSS
 from experiments.results.percent import percent
-from experiments.results.position_use import Interval
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
@@ -338,4 +338,4 @@ def _percents(interval: Iterable[float]) -> str:
 def _number(row: dict[Any, Any]) -> str:
     if row["ci_low"] == row["ci_high"]:  # no spread
         return f"{row['value']:.3g}"
-    return f"{row['value']:.3g} [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
+    return with_interval(row["value"], row["ci_low"], row["ci_high"])

@@ -30,7 +30,7 @@ from experiments.probing.sites import Site
 from experiments.probing.split import Split
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.interchange import NET
-from experiments.results.position_use import Interval
+from experiments.results.intervals import Interval
 from experiments.results.rescue import RETURNED, REVERSED, rescues
 from experiments.results.worth import WORTH_NAMING
 from experiments.variants.config import ProbingConfig

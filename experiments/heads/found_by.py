@@ -23,7 +23,7 @@ from torch import Tensor
 from experiments.heads.checks import check_attention, check_chance_levels
 from experiments.heads.config import HeadsConfig
 from experiments.results.found_by import SHIFT, TOKENS, Finding
-from experiments.results.position_use import Interval
+from experiments.results.intervals import Interval
 from experiments.results.worth import WORTH_NAMING
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError, warn

@@ -8,6 +8,7 @@ from typing import get_args
 from experiments.papers.recorded import recorded
 from experiments.papers.registry import PAPERS
 from experiments.results.claims import AFTER, NOT_MEASURED, SETTING_LATER, Outcome, Paper, Verdict
+from experiments.results.intervals import with_interval
 
 
 def papers_markdown() -> str:
@@ -131,7 +132,7 @@ def _came_out(outcome: Outcome) -> str:
         return outcome.verdict
     if outcome.visible == 0:
         return f"{outcome.verdict}; {found.value:.3g}, without spread"
-    interval = f"{found.value:.3g} [{found.ci_low:.3g}, {found.ci_high:.3g}]"
+    interval = with_interval(found.value, found.ci_low, found.ci_high)
     alone = outcome.by_bounds
     beside = "" if alone == outcome.verdict else f", by its bounds alone {alone}"
     return f"{outcome.verdict}{beside}; {interval}, over {found.n} {outcome.claim.over}"

@@ -5,9 +5,9 @@ from typing import Any
 
 from experiments.report.encode import number
 from experiments.results.answer import STRONGER_CONTROL, Answer, CodeAnswer, Reading
+from experiments.results.intervals import Interval
 from experiments.results.measurements import RANDOM_INIT
 from experiments.results.percent import percent
-from experiments.results.position_use import Interval
 from experiments.results.worth import WORTH_NAMING
 from probes.code_names import IRREGULAR, MEAN_RESIDUAL, SMOOTH
 

@@ -11,7 +11,7 @@ from experiments.report.figures import Chart
 from experiments.results import interchange as names
 from experiments.results import text_use
 from experiments.results.code_ablation import EVERYWHERE, STREAM
-from experiments.results.position_use import Interval
+from experiments.results.intervals import Interval
 from experiments.results.readability import setting_words
 
 # What the net effects are shares of, on a task and on text.

@@ -13,8 +13,8 @@ from experiments.report.encode import number
 from experiments.report.figures import Chart
 from experiments.report.shell import MARKED, marks, top_of
 from experiments.results import code_ablation as names
+from experiments.results.intervals import Interval
 from experiments.results.measurements import INTACT, LOSS, RANDOM_INIT, finished
-from experiments.results.position_use import Interval
 from experiments.results.readability import HYPOTHESES, READ_AS, gain, gain_bounds, layer_and_site
 from experiments.results.usage import Use, UseVerdict
 from probes.code_names import CODES, IRREGULAR

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.results.intervals import Interval
 from experiments.results.measurements import RANDOM_INIT
 from experiments.results.percent import percent
-from experiments.results.position_use import STRONGEST, Interval, Use, Word, strongest, telling
+from experiments.results.position_use import STRONGEST, Use, Word, strongest, telling
 from experiments.results.readability import (
     HYPOTHESES,
     Verdict,

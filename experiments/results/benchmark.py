@@ -20,8 +20,8 @@ import pandas as pd
 
 from experiments.results.code_ablation import EVERYWHERE
 from experiments.results.findings import Figure, Panel, Series, share
+from experiments.results.intervals import percents
 from experiments.results.measurements import INTACT
-from experiments.results.percent import percent
 from experiments.results.position_use import Word
 
 TRUTHS = (Word.USED, Word.REDUNDANT, Word.NOT_USED)
@@ -228,8 +228,7 @@ def told(row: "pd.Series[Any] | Mapping[Hashable, Any]", outcome: str) -> str:
     """
     if np.isnan(row[outcome]):
         return "–"
-    value, low, high = (percent(row[f"{outcome}{end}"]) for end in ("", "_low", "_high"))
-    return f"{value} [{low}, {high}]"
+    return percents((row[outcome], row[f"{outcome}_low"], row[f"{outcome}_high"]))
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:

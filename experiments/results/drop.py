@@ -19,9 +19,9 @@ from experiments.results.findings import (
     share,
     share_curve,
 )
+from experiments.results.intervals import percents
 from experiments.results.measured import Measured
 from experiments.results.measurements import INTACT, LOSS, table
-from experiments.results.percent import percent
 
 CONTROL = "intact, trained as long"
 DROPPED, RECALIBRATED = "dropped", "dropped and recalibrated"
@@ -198,8 +198,7 @@ class Dropped:
         """What the drop costs, and what comes back."""
         back = self.brought_back
         if back is not None:
-            value, low, high = map(percent, (back.value, back.ci_low, back.ci_high))
-            span = f"{value} [{low}, {high}]"
+            span = percents((back.value, back.ci_low, back.ci_high))
             return (
                 f"At {self._length} tokens the drop costs {self.cost.value:.2f} nats per token; "
                 f"recalibration goes {span} of the way to the intact model trained as long."

@@ -34,8 +34,8 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.results.intervals import Interval
 from experiments.results.measurements import Row
-from experiments.results.position_use import Interval
 
 # The share that makes a word.
 DECIDES = 0.5

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.results.found_by import finders_table
+from experiments.results.intervals import with_interval
 from experiments.results.measurements import INTACT, LOSS, Row
 from probes.head_rules import NONE
 
@@ -275,4 +276,4 @@ def measured_in_brief(measurements: pd.DataFrame, ablation: str | None, task: st
 
 
 def _with_interval(row: Mapping[str, Any]) -> str:
-    return f"{row['value']:#.3g} [{row['ci_low']:#.3g}, {row['ci_high']:#.3g}]"
+    return with_interval(row["value"], row["ci_low"], row["ci_high"], "#.3g")

@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
+from experiments.results.intervals import Interval
 from experiments.results.measurements import finished
 from experiments.results.position_use import (
     Effect,
-    Interval,
     Use,
     Word,
     controlled,

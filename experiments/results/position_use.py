@@ -65,6 +65,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from experiments.results.intervals import Interval
 from experiments.results.worth import WORTH_NAMING
 from probes.bootstrap import benjamini_hochberg
 from probes.code_names import COUNTING
@@ -75,9 +76,6 @@ MUST_REST_ON_ORDER = 2 * WORTH_NAMING
 
 # A control that breaks so large a share of the answers hides what the code does.
 HIDES = 0.5
-
-# A number and the bounds of its interval.
-Interval = tuple[float, float, float]
 
 
 class Word(StrEnum):

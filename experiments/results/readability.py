@@ -26,6 +26,7 @@ from typing import Any
 import pandas as pd
 from scipy.special import stdtrit
 
+from experiments.results.intervals import with_interval
 from experiments.results.measurements import intact_readings
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError
@@ -225,8 +226,8 @@ def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
     first = [row for row in rows if (row["tokens"], row["begin_token"]) == (tokens, begin_token)]
     name = f"{hypothesis[0].upper()}{hypothesis[1:]}"
     said = [
-        f"{name} is {row['verdict']} in {row['variant']}: {row['value']:.3g} "
-        f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}] at {site_of(row)}."
+        f"{name} is {row['verdict']} in {row['variant']}: "
+        f"{with_interval(row['value'], row['ci_low'], row['ci_high'])} at {site_of(row)}."
         for row in first
     ]
     said.append(

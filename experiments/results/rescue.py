@@ -36,7 +36,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.results.interchange import NET
-from experiments.results.position_use import FALSE_DISCOVERIES, Interval
+from experiments.results.intervals import Interval
+from experiments.results.position_use import FALSE_DISCOVERIES
 from experiments.results.worth import WORTH_NAMING
 from probes.bootstrap import benjamini_hochberg
 

@@ -52,9 +52,10 @@ from experiments.results.code_ablation import (
     only,
     without,
 )
+from experiments.results.intervals import Interval, percents
 from experiments.results.measurements import LOSS, finished
 from experiments.results.percent import percent
-from experiments.results.position_use import Interval, Word
+from experiments.results.position_use import Word
 from experiments.results.readability import SETTING, layer_and_site, setting_words, widened
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError
@@ -172,16 +173,12 @@ class UseVerdict:
 
 def _words(word: Word, uses: tuple[Use, ...]) -> str:
     named = [
-        f"{use.code} (necessity {_share(use.necessity)}, sufficiency {percent(use.sufficiency[0])})"
+        f"{use.code} (necessity {percents(use.necessity)}, "
+        f"sufficiency {percent(use.sufficiency[0])})"
         for use in uses
         if use.word == word and use.necessity is not None and use.sufficiency is not None
     ]
     return f"{word.capitalize()}: {', '.join(named) or 'none'}"
-
-
-def _share(interval: Interval) -> str:
-    value, low, high = map(percent, interval)
-    return f"{value} [{low}, {high}]"
 
 
 def use_verdicts(measurements: pd.DataFrame) -> list[UseVerdict]:

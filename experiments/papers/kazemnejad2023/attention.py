@@ -11,6 +11,7 @@ from experiments.papers.answering import by_task, by_unit, enough
 from experiments.papers.kazemnejad2023.presets import ENCODINGS, Learned, Preset, Runs
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
+from experiments.results.intervals import with_interval
 from experiments.results.measured import Measured
 from probes.heads.pattern_divergence import (
     from_mean,
@@ -60,9 +61,10 @@ def similarity_findings(preset: Preset, runs: Runs, learned: Learned) -> Finding
         claims["like-t5"], other = map(nearer_to_t5, DISTANCES)
         notes.append(
             "Nearness to T5 is measured by the Jensen-Shannon divergence over all pairs of heads. "
-            f"In the form of the paper's code it is {other.value:.3g} [{other.ci_low:.3g}, "
-            f"{other.ci_high:.3g}] nats. Mean over tasks, seeds and lengths, where NoPE learned "
-            f"under one seed and all others under the next: {every.sum()}."
+            "In the form of the paper's code it is "
+            f"{with_interval(other.value, other.ci_low, other.ci_high)} nats. "
+            "Mean over tasks, seeds and lengths, where NoPE learned under one seed and all others "
+            f"under the next: {every.sum()}."
         )
     setting = f"attention compared on {preset.n_patterns} examples of each of four lengths"
     return Findings(claims, figures, setting, tuple(notes))

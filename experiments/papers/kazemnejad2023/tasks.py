@@ -9,6 +9,7 @@ from experiments.papers.kazemnejad2023.presets import ENCODINGS, Accuracy, Learn
 from experiments.papers.kazemnejad2023.published import ACCURACIES, PUBLISHED
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Panel, Series, curve, line, over_seeds
+from experiments.results.intervals import with_interval
 from experiments.results.measured import Measured
 
 # An interval over seeds needs so many of them.
@@ -101,4 +102,4 @@ def _lead_said(leads: Float[Array, " seed"]) -> str:
 
 
 def _said(found: Measured) -> str:
-    return f"{found.value:.3f} [{found.ci_low:.3f}, {found.ci_high:.3f}]"
+    return with_interval(found.value, found.ci_low, found.ci_high, ".3f")

@@ -22,6 +22,7 @@ from experiments.report.paper.drawing import (
 )
 from experiments.results.claims import Outcome
 from experiments.results.findings import Figure
+from experiments.results.intervals import with_interval
 
 
 def of_figure(figure: Figure) -> Drawing:
@@ -107,6 +108,6 @@ def _told(outcome: Outcome) -> str:
     found = outcome.found
     if not found.n:
         return outcome.verdict
-    exact = found.ci_low == found.ci_high
-    interval = "" if exact else f" [{found.ci_low:.3g}, {found.ci_high:.3g}]"
-    return f"{found.value:.3g}{interval}, {outcome.verdict}"
+    if found.ci_low == found.ci_high:
+        return f"{found.value:.3g}, {outcome.verdict}"
+    return f"{with_interval(found.value, found.ci_low, found.ci_high)}, {outcome.verdict}"

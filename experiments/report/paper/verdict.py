@@ -5,7 +5,7 @@ from matplotlib.figure import Figure as Drawn
 
 from experiments.report.paper.drawing import COLOURS, LOOKS, PAGE, Drawing, legend
 from experiments.results.answer import STRONGER_CONTROL, Answer, Reading
-from experiments.results.position_use import Interval
+from experiments.results.intervals import Interval
 from experiments.results.worth import WORTH_NAMING
 
 

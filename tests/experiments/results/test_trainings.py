@@ -6,7 +6,8 @@ import pytest
 from scipy import stats
 
 from experiments.results.answer import OF_ANSWERS, Answer, CodeAnswer, Score
-from experiments.results.position_use import Interval, Word
+from experiments.results.intervals import Interval
+from experiments.results.position_use import Word
 from experiments.results.trainings import agreement, verdict_rows
 
 
