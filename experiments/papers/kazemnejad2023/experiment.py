@@ -33,6 +33,8 @@ _CONTENT = slice(3, None)  # components of the stream
 
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     """Builds both theorems with different content, and runs them on random tokens."""
+    # First of all: a model that cannot be read is refused here.
+    counter = counter_findings(config, cells, device)
     length = config.scaled("length", 64, least=8)
     absolute = cells.per_seed("theorem 1", config.seeds, lambda seed: _absolute(length, seed))
     relative = cells.per_seed("theorem 2", config.seeds, lambda seed: _relative(length, seed))
@@ -55,7 +57,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             "draws, sequences and positions.",
         ),
     )
-    found = theorems.and_of(counter_findings(config, cells, device))
+    found = theorems.and_of(counter)
     if config.preset is None:
         return found
     preset = PRESETS[config.preset]
