@@ -736,6 +736,13 @@ def test_what_holds_at_any_size_is_reproduced_at_tiny_ones(runs: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_needs_no_training_is_read_in_more_models(runs: Path) -> None:
+    n = tiny_run("gelberg2025", runs).claims.set_index("claim")["n"]
+    assert n["gradient"] == 10
+    assert set(n.drop(["gradient", "needle"])) == {2}
+
+
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_stopped(
     tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
