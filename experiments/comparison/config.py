@@ -53,6 +53,11 @@ class CompareConfig(ProbingConfig):
                 f"history follows a training, but {self.model!r} is trained already: leave one of "
                 "the two out."
             )
+        if self.history and self.ablate is not None:
+            raise UserError(
+                f"history reads the model with its positions, but ablate takes {self.ablate!r} "
+                "away: leave one of the two out."
+            )
 
     @property
     def code_ablation(self) -> str:

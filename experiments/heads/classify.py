@@ -39,7 +39,7 @@ from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
 from experiments.runs.timing import seconds_a_sequence
 from experiments.variants.ablation import Ablation, ablation_of, check_ablation
-from experiments.variants.checks import check_shards
+from experiments.variants.checks import check_shards, check_shared_out
 from experiments.variants.train import training_folder, trains_embedded
 from experiments.variants.variants import ModelVariant, loaded_variant, random_init, variant_of
 from experiments.variants.words import asked
@@ -178,6 +178,7 @@ class _Reader(Reader[HeadsConfig]):
             name = None if taken is None else taken.name
             caveats = () if taken is None else taken.caveats(config.seq_len)
         tokens = head_tokens(variant, config)
+        check_shared_out(self.shards.n, len(tokens.text))
         prompts = prompts_of(variant, config, tokens)
         self._announce(variant, name, tokens)
         cell = partial(self._cell, tokens)

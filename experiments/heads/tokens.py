@@ -1,12 +1,14 @@
 """The four kinds of tokens that tell heads apart, drawn once and read by every variant."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from experiments.heads.config import HeadsConfig
+from experiments.probing.split import scored_once
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.tasks.sources import (
@@ -28,7 +30,8 @@ class HeadTokens:
     """Sequences of each kind, all of one length but for an odd token that no period holds.
 
     Attributes:
-        text: what the model was made for; losses and most scores are taken on it.
+        text: what the model was made for, each sequence once; losses and most scores are taken on
+            it.
         text_before: other sequences of it, which say how often each token occurs.
         repeated: random tokens, then the same again after `period` tokens.
         copies: one token over and over.
@@ -75,14 +78,16 @@ def head_tokens(variant: ModelVariant, config: HeadsConfig) -> HeadTokens:
     repeated = RepeatedSource(ids, uniform.begin_id)
     copies = CopiesSource(ids, uniform.begin_id)
 
-    def draw(source: TokenSource, n: int, kind: int, split: Split = "held_out") -> Tensor:
+    def how(kind: int) -> dict[str, Any]:
         # Each kind has a seed of its own: the same one would draw the same random numbers.
-        return source.sequences(
-            n, length, begin_token=begin, split=split, seed=_KINDS * seed + kind
-        )
+        return {"seq_len": length, "begin_token": begin, "seed": _KINDS * seed + kind}
+
+    def draw(source: TokenSource, n: int, kind: int, split: Split = "held_out") -> Tensor:
+        return source.sequences(n, split=split, **how(kind))
 
     return HeadTokens(
-        text=draw(natural, n, 0),
+        # A task with few prompts gives some again and again.
+        text=scored_once(natural, n, **how(0)),
         text_before=draw(natural, n, 0, "fit"),
         repeated=draw(repeated, n // 2, 1),
         copies=draw(copies, n // 4, 2),

@@ -38,12 +38,27 @@ class Split:
             UserError: as `source.sequences` does.
         """
         fit = source.sequences(n_fit, split="fit", **how)
-        held_out = source.sequences(n_held_out, split="held_out", **how)
-        different = first_of_each(held_out)
-        if len(different) < FEWEST_SCORED:
-            text = isinstance(source, TextSource)
-            remedy = "a text that varies (--text)" if text else "other lengths (--lengths)"
-            raise UserError(
-                f"all {n_held_out} held-out sequences of {source.name} are the same: give {remedy}."
-            )
-        return cls(fit, held_out[different])
+        return cls(fit, scored_once(source, n_held_out, **how))
+
+
+def scored_once(source: TokenSource, n: int, **how: Any) -> Int[Tensor, "different pos"]:
+    """Held-out sequences, each once: drawn again, one tells nothing new.
+
+    Args:
+        source: what they are drawn from.
+        n: how many are drawn.
+        how: as for `Split.of`.
+
+    Returns:
+        Tokens, in the order in which they are drawn.
+
+    Raises:
+        UserError: where all are the same, and as `source.sequences` does.
+    """
+    drawn = source.sequences(n, split="held_out", **how)
+    different = first_of_each(drawn)
+    if len(different) < FEWEST_SCORED:
+        text = isinstance(source, TextSource)
+        remedy = "a text that varies (--text)" if text else "other lengths (--lengths)"
+        raise UserError(f"all {n} held-out sequences of {source.name} are the same: give {remedy}.")
+    return drawn[different]

@@ -50,6 +50,15 @@ def check_spread(config: RunConfig, device: str) -> None:
         raise UserError("the device 'auto' is for pretrained models: name one, such as cuda.")
 
 
+def check_shared_out(n: int, n_sequences: int) -> None:
+    """Raise UserError where so many shards have not two sequences each."""
+    if n > n_sequences // 2:
+        raise UserError(
+            f"{shown(n)} shards are too many for {n_sequences} sequences: give at most "
+            f"{n_sequences // 2}, so that each has two."
+        )
+
+
 def check_shards(n: int, ray: str | None, *, n_sequences: int, device: str) -> None:
     """Make sure that sequences can be read in so many shards, and on that cluster.
 
@@ -64,11 +73,7 @@ def check_shards(n: int, ray: str | None, *, n_sequences: int, device: str) -> N
     """
     if not is_whole(n, 1):
         raise FieldError("shards", f"is {shown(n)}: give at least 1, a whole number.")
-    if n > n_sequences // 2:
-        raise UserError(
-            f"{shown(n)} shards are too many for {n_sequences} sequences: give at most "
-            f"{n_sequences // 2}, so that each has two."
-        )
+    check_shared_out(n, n_sequences)
     if n > 1 and device == "auto":
         raise UserError(
             "each shard has a model of its own, but the device 'auto' spreads one over all "

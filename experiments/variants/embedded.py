@@ -24,6 +24,12 @@ def copy_embedded(path: Path) -> Path:
     return write_atomically(path, lambda part: shutil.copyfile(EMBEDDED_MODEL, part))
 
 
+def is_embedded(path: Path) -> bool:
+    """Whether the file at `path` is this model, byte for byte: elsewhere its training may end in
+    others."""
+    return path.read_bytes() == EMBEDDED_MODEL.read_bytes()
+
+
 def embedded_note() -> str:
     """What a report has to say where this model is read."""
     return (

@@ -125,7 +125,8 @@ def trained_model(
     damaged model.
     """
     run, steps = training_folder(out, config), watched_steps(config.training.steps)
-    with run.begun(config), run.dropped_if_refused():
+    # What else whoever asks for it does with the model is no part of its training.
+    with run.begun(ProbingConfig.like(config)), run.dropped_if_refused():
         wanted = from_package and not keep_history and not run.model.is_file()
         if wanted and trains_embedded(config):
             copy_embedded(run.model)

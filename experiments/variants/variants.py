@@ -14,10 +14,10 @@ from torch import Tensor
 from experiments.results.measurements import INTACT, RANDOM_INIT
 from experiments.variants.checks import check_spread
 from experiments.variants.config import ExperimentConfig, ProbingConfig
-from experiments.variants.embedded import embedded_note
+from experiments.variants.embedded import embedded_note, is_embedded
 from experiments.variants.lengths import beyond_context
 from experiments.variants.notes import notes_on_pretrained
-from experiments.variants.train import task_of, trained_model, training_folder, trains_embedded
+from experiments.variants.train import task_of, trained_model, training_folder
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.files import read_text
@@ -166,9 +166,9 @@ def variant_of(
         return loaded_variant(config, device, needed=needed)
     task = _own_task(config, device, needed)
     trained = trained_model(config, out, device, show_progress, keep_history=keep_history)
-    spec = ModelSpec(str(training_folder(out, config).model), device)
-    variant = _own_variant(task, trained, _own_name(config), spec)
-    return replace(variant, notes=(embedded_note(),)) if trains_embedded(config) else variant
+    file = training_folder(out, config).model
+    variant = _own_variant(task, trained, _own_name(config), ModelSpec(str(file), device))
+    return replace(variant, notes=(embedded_note(),)) if is_embedded(file) else variant
 
 
 def config_of(model: str | Path, **how: str | Path | None) -> ProbingConfig:

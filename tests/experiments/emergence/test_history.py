@@ -50,6 +50,11 @@ CONFIG = CompareConfig(
 STEPS = [0, 1, 2, 4, 6]
 
 
+def test_a_history_is_of_the_model_with_its_positions() -> None:
+    with pytest.raises(UserError, match="ablate takes 'learned' away: leave one of the two out"):
+        dataclasses.replace(CONFIG, ablate="learned")
+
+
 def keep(out: Path, keep_history: bool = True) -> HookedTransformer:
     return trained_model(CONFIG, out, "cpu", False, keep_history=keep_history)
 

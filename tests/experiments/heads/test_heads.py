@@ -33,6 +33,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.layers import layer_positions
 from nope_interp.streams import run_trunk
+from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import CopiesSource, RepeatedSource, UniformSource
 from nope_interp.training.config import TrainingConfig
 from probes.head_rules import FEEDS
@@ -134,6 +135,22 @@ def test_a_model_of_a_task_is_not_called_broken_for_its_prompts(
         assert (tables.OF_PROMPTS_TOO in page) == (not broken)
         assert (tables.OF_PROMPTS_TOO in run.measured_on) == (not broken)
     assert "Loss with prompts" in of_task.write_report().read_text(encoding="utf-8")
+
+
+def test_a_prompt_that_is_drawn_again_counts_once(tmp_path: Path) -> None:
+    shipped = Path(__file__).parents[3] / "examples" / "copy-rsc.safetensors"
+    lengths: dict[str, Any] = {"lengths": (2, 8)}
+    asked = HeadsConfig(
+        model=str(shipped), task="copy-rsc", seq_len=36, n_sequences=256, quick=True, **lengths
+    )
+    source = make_task("copy-rsc", **lengths).source()
+    drawn = source.sequences(64, 36, begin_token=True, split="held_out", seed=0).tolist()
+    n = len({tuple(tokens) for tokens in drawn})
+    assert n < 64
+    rows = classify_heads(asked, out=tmp_path, show_progress=False).measurements
+    assert set(rows.loc[rows["probe"] == "loss", "n"]) == {n}
+    with pytest.raises(UserError, match=f"32 shards are too many for {n} sequences"):
+        classify_heads(asked, out=tmp_path / "shared", shards=32, show_progress=False)
 
 
 def test_one_sentence_says_how_many_heads_have_a_label(found: HeadClassification) -> None:

@@ -11,7 +11,7 @@ import torch
 from experiments.comparison.config import CompareConfig
 from experiments.variants import train as train_module
 from experiments.variants.config import ProbingConfig, default_transformer
-from experiments.variants.embedded import EMBEDDED_MODEL, made
+from experiments.variants.embedded import EMBEDDED_MODEL, embedded_note, made
 from experiments.variants.held_out import held_out
 from experiments.variants.train import (
     train,
@@ -19,7 +19,8 @@ from experiments.variants.train import (
     training_folder,
     trains_embedded,
 )
-from nope_interp.models.checkpoints import load_model
+from experiments.variants.variants import variant_of
+from nope_interp.models.checkpoints import load_model, save_model
 from nope_interp.tasks.text import python_documentation
 from nope_interp.training.config import TrainingConfig
 
@@ -50,6 +51,18 @@ def test_it_is_read_and_not_trained_again(tmp_path: Path, monkeypatch: pytest.Mo
     shipped, _ = load_model(EMBEDDED_MODEL)
     for name, weights in shipped.state_dict().items():
         assert torch.equal(weights, model.state_dict()[name])
+
+
+def test_a_report_says_that_it_ships_where_it_is_what_is_read(tmp_path: Path) -> None:
+    config = ProbingConfig()
+    assert variant_of(config, tmp_path, "cpu", False, needed={}).notes == (embedded_note(),)
+    # As a machine trains it that rounds otherwise.
+    file = training_folder(tmp_path, config).model
+    model, trained_on = load_model(file)
+    with torch.no_grad():
+        next(model.parameters()).add_(1e-6)
+    save_model(model, file, task=trained_on.task)
+    assert variant_of(config, tmp_path, "cpu", False, needed={}).notes == ()
 
 
 @pytest.mark.parametrize(

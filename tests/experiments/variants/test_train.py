@@ -12,9 +12,11 @@ from experiments.comparison.config import CompareConfig
 from experiments.heads.classify import classify_heads
 from experiments.heads.config import HeadsConfig
 from experiments.variants import train as train_module
+from experiments.variants.config import ProbingConfig
 from experiments.variants.train import train, training_folder
 from experiments.variants.variants import variant_of
 from nope_interp.errors import UserError
+from nope_interp.files import read_json
 from nope_interp.models.checkpoints import load_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
@@ -92,6 +94,17 @@ def test_it_is_said_when_a_model_is_trained_that_nobody_named(
     train(dataclasses.replace(asked, task="text"), out=tmp_path / "other")
     variant_of(HeadsConfig(), tmp_path, "cpu", show_progress=True, needed={})
     assert "one is trained" not in capsys.readouterr().err
+
+
+def test_a_trainings_folder_says_how_to_train_it_again_whoever_had_it_trained(
+    tmp_path: Path, trained: list[TransformerConfig]
+) -> None:
+    rotary = dataclasses.replace(SAME["transformer"], positions="rotary")
+    asked = dataclasses.replace(HEADS, transformer=rotary, ablate="rotary")
+    variant_of(asked, tmp_path, "cpu", show_progress=False, needed={})
+    told = read_json(training_folder(tmp_path, asked).config)
+    assert train(ProbingConfig.from_dict(told["config"]), out=tmp_path, **QUIET).is_file()
+    assert trained == [rotary]
 
 
 def test_another_seed_is_another_training(tmp_path: Path, trained: list[TransformerConfig]) -> None:
