@@ -27,7 +27,7 @@ _MOST_HEADER = 100 * 10**6  # bytes, as their library has it
 # How many tensors of a kind stand beside one another at the fullest moment of a forward pass, and
 # how many a layer keeps for the backward pass. A test holds both to what is measured.
 _STREAMS, _HEADS, _INNER, _MAPS = 6, 4, 3, 4
-_KEPT_STREAMS, _KEPT_HEADS, _KEPT_INNER, _LOGITS = 8, 6, 5, 4
+_KEPT_STREAMS, _KEPT_HEADS, _KEPT_INNER, _LOGITS, _READ_LOGITS = 8, 6, 5, 4, 3
 _MASKS = 5  # bytes for a pair of tokens
 
 
@@ -92,23 +92,29 @@ def forward_bytes(model: HookedModel, n_sequences: int, length: int) -> float:
     return of.number * tokens * (of.at_once + _MAPS * of.n_heads * queries)
 
 
-def plain_bytes(model: Any, n_sequences: int, length: int) -> float:
-    """The same where nobody listens: attention is fused, and only a window has a mask.
+def last_bytes(model: Any, n_sequences: int, length: int, *, n_last: int, n_kinds: int) -> float:
+    """The same where nobody listens, and the log-probabilities of the last tokens are read:
+    attention is fused, and only a window has a mask.
 
     Args:
         model: of transformers.
         n_sequences: in the pass.
         length: tokens in each.
+        n_last: how many of them are read.
+        n_kinds: kinds of tokens that their log-probabilities are over.
 
     Returns:
         Bytes.
     """
     of = Widths.of_plain(model)
     masks = 0 if getattr(model.config, "sliding_window", None) is None else _MASKS
-    return of.number * n_sequences * length * of.at_once + masks * length**2
+    read = 4.0 * _READ_LOGITS * n_sequences * min(n_last, length) * n_kinds
+    return of.number * n_sequences * length * of.at_once + masks * length**2 + read
 
 
-def training_bytes(model: Any, n_sequences: int, length: int, n_kinds: int) -> float:
+def training_bytes(
+    model: Any, n_sequences: int, length: int, *, n_kinds: int, n_weights: int
+) -> float:
     """About how much a step of training takes, beside the weights.
 
     Args:
@@ -116,16 +122,16 @@ def training_bytes(model: Any, n_sequences: int, length: int, n_kinds: int) -> f
         n_sequences: in a step.
         length: tokens in each.
         n_kinds: kinds of tokens that losses are over.
+        n_weights: numbers that are trained.
 
     Returns:
         Bytes: activations kept for the gradient, logits, gradients and moments.
     """
     of = Widths.of_plain(model)
     kept = _KEPT_STREAMS * of.d_model + _KEPT_HEADS * of.d_heads + _KEPT_INNER * of.d_mlp
-    weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     tokens = n_sequences * length
     # Of each weight a gradient and two moments.
-    numbers = tokens * (of.n_layers * kept + _LOGITS * n_kinds) + 3 * weights
+    numbers = tokens * (of.n_layers * kept + _LOGITS * n_kinds) + 3 * n_weights
     return 4.0 * numbers
 
 

@@ -16,7 +16,8 @@ MEANINGLESS = ("dtype", "task", "lengths", "scratchpad")
 
 
 def default_training() -> TrainingConfig:
-    """Gelberg et al.'s optimiser and schedule, at a length and batch that a CPU can do."""
+    """AdamW, a warm-up and a cosine, as Gelberg et al. used, at a length and batch that a CPU can
+    do; its betas, its weight decay and how far the rate falls are ours."""
     return TrainingConfig(
         steps=200, batch_size=8, learning_rate=3e-4, warmup=20, checkpoint_every=20
     )

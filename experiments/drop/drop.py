@@ -33,15 +33,15 @@ from experiments.runs.timing import seconds_a_sequence
 from experiments.variants.lengths import check_has_positions, most_tokens
 from experiments.variants.words import asked
 from nope_interp.devices import check_device
-from nope_interp.errors import UserError
-from nope_interp.memory import check_room, plain_bytes, training_bytes
+from nope_interp.errors import FieldError, UserError
+from nope_interp.memory import check_room, last_bytes, training_bytes
 from nope_interp.positions.order import position_table
 from nope_interp.pretrained.dropped import check_droppable, drop_positions, save_folder
 from nope_interp.pretrained.load import load_plain, load_pretrained
 from nope_interp.pretrained.scaled import SCALINGS, can_be_scaled, scaled_rotary
 from nope_interp.pretrained.switched_off import rotary_modules
 from nope_interp.training.loop import watched_steps
-from nope_interp.training.recalibrate import check_parts, only_tokens, recalibrate
+from nope_interp.training.recalibrate import check_parts, chosen, only_tokens, recalibrate
 
 Load = Callable[[str], tuple[Any, Any, tuple[str, ...]]]
 
@@ -91,8 +91,13 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
         )
     check_parts(model, config.trained)
     notes = (*notes, *_scaled_as_well(model))
+    most = most_tokens(model.config)
     context = config.context or model.config.max_position_embeddings
-    lengths = config.lengths_of(context, most_tokens(model.config))
+    if most is not None and context > most:
+        raise FieldError(
+            "context", f"is {context}: {config.model!r} has positions for {most} tokens."
+        )
+    lengths = config.lengths_of(context, most)
     check_has_positions(model.config, max(*lengths, config.training.seq_len))
     material = Material.of(config, tokenizer, lengths)
     n_kinds = model.get_input_embeddings().weight.shape[0]
@@ -126,7 +131,7 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
         "chance": material.chance(n_kinds),
         "depths": list(material.depths),
         "setting": _setting(config, material),
-        "notes": [*notes, *_notes(config, context, lengths)],
+        "notes": [*notes, *_notes(config, context, lengths), *_left_out(material)],
     }
     return Made(Dropped(arrays, facts).table(config.experiment, config.seed), arrays, facts)
 
@@ -152,9 +157,13 @@ def _check_memory(
     """Raise UserError, before anything is read, for sequences that memory cannot hold."""
     training = config.training
     asked_for = n_kinds if material.vocabulary is None else len(material.vocabulary)
-    step = partial(training_bytes, model, training.batch_size, n_kinds=asked_for)
+    weights = sum(weight.numel() for weight in chosen(model, config.trained))
+    step = partial(training_bytes, model, training.batch_size, n_kinds=asked_for, n_weights=weights)
     check_room("training.seq_len", training.seq_len, step, model)
-    check_room("read_lengths", longest, partial(plain_bytes, model, config.batch_size), model)
+    read = partial(
+        last_bytes, model, config.batch_size, n_last=material.n_scored, n_kinds=asked_for
+    )
+    check_room("read_lengths", longest, read, model)
 
 
 def _setting(config: DropConfig, material: Material) -> str:
@@ -183,6 +192,15 @@ def _notes(config: DropConfig, context: int, lengths: Sequence[int]) -> list[str
             "single digit once in ten."
         )
     return notes
+
+
+def _left_out(material: Material) -> list[str]:
+    if not material.n_copied:
+        return []
+    return [
+        f"The text repeats itself: {material.n_copied} windows of its held-out part were left out, "
+        "whose scored tokens stand in the trained part, too."
+    ]
 
 
 @dataclass(frozen=True)
@@ -262,7 +280,10 @@ def _load(config: DropConfig, device: str, name: str) -> tuple[Any, Any, tuple[s
     """The model that is dropped, or a folder that this run has made."""
     where = _where(config, device)
     if name != config.model:
-        where |= {"revision": None, "positions": "auto"}
+        where["revision"] = None
+        # The config of the model without positions says so; the control's says what it said before.
+        if Path(name).name == FOLDERS[RECALIBRATED]:
+            where["positions"] = "auto"
     return load_plain(name, **where)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.drop.config import DropConfig
@@ -24,6 +25,10 @@ Text = Int[Tensor, " token"]
 
 # Of the text, how much is trained on; the rest is read.
 _TRAINED_SHARE = 0.65
+# So many tokens in a row that stand in the trained text, too, were copied.
+_COPIED = 32
+# Of the polynomial that tells runs of tokens apart, modulo 2 to the 64: odd, and otherwise any.
+_BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,8 @@ class Material:
 
     Attributes:
         trained: the text to recalibrate on.
-        held_out: windows of the rest; those of a length are their last tokens.
+        held_out: windows of the rest, whose last tokens do not stand in the trained text; those of
+            a length are their last tokens.
         fillers: windows of the rest, for passkeys to stand in.
         passkeys: one for each filler.
         n_scored: tokens at the end of a window that its loss is of.
@@ -40,6 +46,7 @@ class Material:
         vocabulary: the tokens that losses are over; None for all.
         batch_size: sequences in a forward pass.
         depths: of passkeys.
+        n_copied: windows of the rest that are left out, since their last tokens do stand there.
     """
 
     trained: Text = field(repr=False)
@@ -51,6 +58,7 @@ class Material:
     vocabulary: Int[Tensor, " kind"] | None
     batch_size: int
     depths: tuple[float, ...]
+    n_copied: int
 
     @classmethod
     def of(cls, config: DropConfig, tokenizer: Any, lengths: Sequence[int]) -> "Material":
@@ -87,16 +95,20 @@ class Material:
         only = torch.cat((tokens, of_keys)).unique() if config.vocabulary == "text" else None
         spread = np.linspace(0, 1, config.n_depths) if config.n_depths > 1 else np.array([0.5])
         reach = max(longest, config.training.seq_len)
+        trained, rest = tokens[:cut], tokens[cut:]
+        every = _windows(rest, reach, n_scored)
+        again, fillers = copied(every, trained, n_scored), _windows(rest, longest, 1)
         return cls(
-            trained=tokens[:cut],
-            held_out=_windows(tokens[cut:], config.n_held_out, reach, n_scored, config.seed),
-            fillers=_windows(tokens[cut:], len(passkeys), longest, 1, config.seed + 1),
+            trained=trained,
+            held_out=_chosen(every, ~again, config.n_held_out, config.seed),
+            fillers=_chosen(fillers, None, len(passkeys), config.seed + 1),
             passkeys=passkeys,
             n_scored=n_scored,
             begin_id=tokenizer.bos_token_id,
             vocabulary=only,
             batch_size=config.batch_size,
             depths=tuple(spread.tolist()),
+            n_copied=int(again.sum()),
         )
 
     def check_known(self, n_kinds: int, model: str) -> None:
@@ -188,14 +200,52 @@ def _check_long_enough(config: DropConfig, n_trained: int) -> None:
         )
 
 
-def _windows(text: Text, n: int, length: int, apart: int, seed: int) -> Sequences:
-    """Windows of a text whose ends are at least so many tokens apart, in random order."""
-    available = max(0, (len(text) - length) // apart + 1)
-    if available < n:
+def _windows(text: Text, length: int, apart: int) -> Sequences:
+    """All windows of a text whose ends are so many tokens apart; they share memory."""
+    if len(text) < length:
+        return text.new_empty(0, length)
+    return text.unfold(0, length, apart)
+
+
+def _chosen(
+    windows: Sequences, which: Bool[Tensor, " sequence"] | None, n: int, seed: int
+) -> Int[Tensor, "chosen pos"]:
+    """So many of the windows that may be read, in random order; None may all."""
+    every = torch.arange(len(windows))
+    among = every if which is None else every[which]
+    if len(among) < n:
+        copies = len(every) - len(among)
+        beside = f", {copies} more also stand in the trained text" if copies else ""
         raise UserError(
-            f"the text is too short: the {len(text)} tokens that are held out have {available} of "
-            f"{n} windows of {length}: give a longer text, or shorter sequences (--seq-len, "
-            "--read-lengths)."
+            f"the text is too short: what is held out has {len(among)} of {n} windows of "
+            f"{windows.shape[1]} tokens{beside}: give a longer text, or shorter sequences "
+            "(--seq-len, --read-lengths)."
         )
-    chosen = torch.randperm(available, generator=split_generator("held_out", seed))[:n]
-    return text[apart * chosen[:, None] + torch.arange(length)]
+    order = torch.randperm(len(among), generator=split_generator("held_out", seed))
+    return windows[among[order[:n]]]
+
+
+def copied(windows: Sequences, trained: Text, n_scored: int) -> Bool[Tensor, " sequence"]:
+    """Of which windows the scored tokens also stand in the text that is trained on.
+
+    Args:
+        windows: of other text.
+        trained: that text.
+        n_scored: tokens at the end of a window that are scored.
+
+    Returns:
+        Whether these, with the ones before where they are few, hold a run of 32 tokens that the
+        trained text holds, too.
+    """
+    run = min(_COPIED, windows.shape[1], len(trained))
+    ends = windows[:, -max(n_scored, run) :]
+    return torch.from_numpy(np.isin(_runs(ends, run), _runs(trained, run))).any(dim=-1)
+
+
+def _runs(tokens: Int[Tensor, "*sequence pos"], n: int) -> NDArray[np.uint64]:
+    """A number for each run of n tokens: the same for the same ones, and hardly for others."""
+    numbers = tokens.numpy().astype(np.uint64)
+    found = np.zeros((*numbers.shape[:-1], numbers.shape[-1] - n + 1), dtype=np.uint64)
+    for at in range(n):
+        found = found * _BASE + numbers[..., at : at + found.shape[-1]]
+    return found

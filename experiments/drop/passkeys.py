@@ -28,7 +28,7 @@ class Passkeys:
 
     Attributes:
         given: the sentences that tell the key.
-        asked: the question.
+        asked: the question, with what any key begins with, such as a space.
         key: what is to be said.
     """
 
@@ -65,8 +65,25 @@ def drawn(encode: Encode, n: int, seed: int) -> list[Passkeys]:
         seed: of the keys.
     """
     keys = np.random.default_rng(seed).integers(10 ** (_DIGITS - 1), 10**_DIGITS, size=n)
-    asked = encode(_ASKED)
-    return [Passkeys(encode(_GIVEN.format(key=k)), asked, encode(f" {k}")) for k in keys.tolist()]
+    # Tokenized with its question, as it stands there: alone it may be other tokens.
+    others = [encode(_answered(str(digit) * _DIGITS)) for digit in range(1, 10)]
+    found = []
+    for key in keys.tolist():
+        whole = encode(_answered(key))
+        asked = _beginning([*others, whole])
+        given = encode(_GIVEN.format(key=key))
+        found.append(Passkeys(given, asked, whole[len(asked) :]))
+    return found
+
+
+def _answered(key: object) -> str:
+    return f"{_ASKED} {key}"
+
+
+def _beginning(every: list[list[int]]) -> list[int]:
+    """The tokens that all begin with."""
+    differ = (at for at, tokens in enumerate(zip(*every, strict=False)) if len({*tokens}) > 1)
+    return every[0][: next(differ, min(map(len, every)))]
 
 
 def check_prompts_fit(passkeys: list[Passkeys], shortest: int) -> None:

@@ -166,8 +166,11 @@ class Dropped:
     @property
     def brought_back(self) -> Measured | None:
         """How much of the way from the dropped model to the intact one trained as long
-        recalibration went; None without that model, or where the drop surely cost nothing."""
+        recalibration went; None without that model, and where that way, or what the drop cost, is
+        not surely longer than nothing."""
         if CONTROL not in self.variants or self.cost.ci_low <= 0:
+            return None
+        if over_seeds(self._of(DROPPED) - self._of(CONTROL)).ci_low <= 0:
             return None
         every = [self._of(variant) for variant in (DROPPED, RECALIBRATED, CONTROL)]
         columns = np.stack(every, axis=1)
@@ -216,10 +219,16 @@ class Dropped:
         """What the intact model has after as many steps, and what is read beyond the context."""
         told = []
         if CONTROL in self.variants:
+            trained, intact = self._of(CONTROL), self._of(INTACT)
             told.append(
-                "The way back ends at the intact model trained as long on the same text, which has "
-                f"{self._of(CONTROL).mean():.2f} nats per token."
+                "The intact model trained as long on the same text has "
+                f"{trained.mean():.2f} nats per token."
             )
+            if over_seeds(trained - intact).ci_low > 0:
+                told.append(
+                    f"Before it had {intact.mean():.2f}: this training harms it, so give a lower "
+                    "--training.learning-rate, or fewer --steps."
+                )
         return [*told, *self._longer_than_trained(), *self._beyond()]
 
     def _longer_than_trained(self) -> Iterator[str]:

@@ -51,7 +51,12 @@ def check_spread(config: RunConfig, device: str) -> None:
 
 
 def check_shared_out(n: int, n_sequences: int) -> None:
-    """Raise UserError where so many shards have not two sequences each."""
+    """Raise UserError where so many shards have not two sequences each.
+
+    Args:
+        n: how many shards.
+        n_sequences: how many sequences are shared out.
+    """
     if n > n_sequences // 2:
         raise UserError(
             f"{shown(n)} shards are too many for {n_sequences} sequences: give at most "

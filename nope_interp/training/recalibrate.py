@@ -49,8 +49,26 @@ def choose_trained(model: nn.Module, parts: Sequence[str] | None) -> None:
         UserError: as `check_parts` does.
     """
     check_parts(model, parts)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(parts is None or any(part in name for part in parts))
+    model.requires_grad_(False)
+    for parameter in chosen(model, parts):
+        parameter.requires_grad_(True)
+
+
+def chosen(model: nn.Module, parts: Sequence[str] | None) -> list[nn.Parameter]:
+    """The parameters whose names hold one of `parts`; all for None.
+
+    Args:
+        model: of transformers.
+        parts: as `check_parts` takes them.
+
+    Returns:
+        Each once.
+    """
+    return [
+        parameter
+        for name, parameter in model.named_parameters()
+        if parts is None or any(part in name for part in parts)
+    ]
 
 
 def windows(text: Text, training: TrainingConfig, begin_id: int | None, step: int) -> Tokens:

@@ -14,7 +14,7 @@ from nope_interp.memory import (
     forward_bytes,
     free_beside,
     free_bytes,
-    plain_bytes,
+    last_bytes,
     training_bytes,
 )
 from nope_interp.models.config import TransformerConfig
@@ -24,7 +24,7 @@ from nope_interp.pretrained.load import load_plain, load_pretrained
 from nope_interp.query_blocks import all_queries_at_once
 from nope_interp.streams import stream
 from nope_interp.training.config import TrainingConfig
-from nope_interp.training.recalibrate import last_losses, recalibrate
+from nope_interp.training.recalibrate import chosen, last_losses, recalibrate
 from probes.heads.detectors import HeadProbe
 from tests.byte_llama import byte_llama
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
@@ -65,10 +65,36 @@ def test_training_and_reading_hold_about_as_much(folder: Path) -> None:
         text = torch.ones(2000).long()
         with Peak() as step:
             recalibrate(model, training, text, 0, header={}, title="", show_progress=False)
-        assert LOWEST < training_bytes(model, n_sequences, length, 257) / step.bytes < HIGHEST
+        kinds = {"n_kinds": 257}
+        trained = sum(weight.numel() for weight in model.parameters())
+        needed = training_bytes(model, n_sequences, length, n_weights=trained, **kinds)
+        assert LOWEST < needed / step.bytes < HIGHEST
         with Peak() as reading:
             last_losses(model, text[: n_sequences * length].view(-1, length), 8, batch_size=8)
-        assert LOWEST < plain_bytes(model, n_sequences, length) / reading.bytes < HIGHEST
+        needed = last_bytes(model, n_sequences, length, n_last=8, **kinds)
+        assert LOWEST < needed / reading.bytes < HIGHEST
+
+
+def test_what_is_not_trained_takes_no_more_than_its_weights(folder: Path) -> None:
+    model, text = load_plain(str(folder))[0], torch.ones(2000).long()
+    training = TrainingConfig(steps=2, warmup=1, batch_size=1, seq_len=16)
+    held, needed = [], []
+    for parts in (None, ("self_attn",)):
+        with Peak() as step:
+            how = {"parts": parts, "header": {}, "title": "", "show_progress": False}
+            recalibrate(model, training, text, 0, **how)
+        held.append(step.bytes)
+        n_weights = sum(weight.numel() for weight in chosen(model, parts))
+        needed.append(training_bytes(model, 1, 16, n_kinds=257, n_weights=n_weights))
+    assert needed[0] - needed[1] == pytest.approx(held[0] - held[1], rel=0.05)
+
+
+def test_reading_holds_what_is_said_of_each_token(tmp_path: Path) -> None:
+    model = load_plain(str(byte_llama(tmp_path / "llama", vocab_size=20_000)))[0]
+    with Peak() as reading:
+        last_losses(model, torch.ones(2, 256).long(), 128, batch_size=2)
+    needed = last_bytes(model, 2, 256, n_last=128, n_kinds=20_000)
+    assert LOWEST < needed / reading.bytes < HIGHEST
 
 
 def test_the_largest_that_fits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

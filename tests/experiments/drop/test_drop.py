@@ -1,5 +1,6 @@
 """Dropping the positions of a tiny Llama: what is read, what is trained, a run that is killed."""
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -9,18 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 from transformers import GPTJConfig, GPTJForCausalLM
 
 from experiments.comparison.compare import compare
 from experiments.drop import drop as drop_module
+from experiments.drop import material as material_module
 from experiments.drop.config import DropConfig
 from experiments.drop.drop import _scaled_as_well, drop
-from experiments.drop.material import Material
+from experiments.drop.material import Material, copied
 from experiments.drop.passkeys import Passkeys, check_prompts_fit, drawn, right
 from experiments.drop.result import Drop
 from experiments.heads.classify import classify_heads
-from experiments.results.drop import CONTROL, DROPPED, RECALIBRATED, Dropped, read_key
+from experiments.results.drop import CONTROL, DROPPED, RECALIBRATED, Dropped, read_key, step_key
 from experiments.results.measurements import INTACT
 from experiments.runs.steps import Steps
 from experiments.sweeps.runs import load_run
@@ -82,10 +86,30 @@ def test_a_prompt_holds_its_key_at_its_depth() -> None:
         assert tokens[at : at + len(prompt.given)] == prompt.given
         text = tokenizer.decode(tokens[1:])
         key = tokenizer.decode(prompt.key)
-        assert text.endswith(f"What is the pass key? The pass key is{key}")
-        assert text.count(key.strip()) == 3
-        assert key.strip().isdigit()
-        assert len(key) == 6
+        assert text.endswith(f"What is the pass key? The pass key is {key}")
+        assert text.count(key) == 3
+        assert key.isdigit()
+        assert len(key) == 5
+
+
+@pytest.mark.parametrize("begin", ["", "▁"])
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_a_key_is_the_tokens_that_stand_behind_its_question(begin: str, size: int) -> None:
+    """Some tokenizers put a space before any text; some have tokens of several letters."""
+
+    def encode(text: str) -> list[int]:
+        parts = re.findall(rf"\s|[^\W\d]+|\d{{1,{size}}}|.", (begin + text).replace(" ", "▁"))
+        return [hash(part) % 2**31 for part in parts]
+
+    for prompt in drawn(encode, 5, seed=1):
+        keys = [key for key in range(10_000, 100_000) if encode(str(key))[-1] == prompt.key[-1]]
+        said = "\nWhat is the pass key? The pass key is"
+        [key] = [key for key in keys if encode(f"{said} {key}") == prompt.asked + prompt.key]
+        assert prompt.given == encode(
+            f"\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
+        )
+        # Nothing of it is known before the key is.
+        assert len(prompt.key) == -(-5 // size)
 
 
 def test_a_key_is_said_where_all_of_its_tokens_are() -> None:
@@ -119,6 +143,42 @@ def test_losses_are_of_the_same_tokens_at_every_length(folder: Path) -> None:
     assert torch.equal(material.trained, tokens[:n_trained])
     rest = tokens[n_trained:].unfold(0, 255, 1)
     assert all((rest == row).all(dim=1).any() for row in long[:, 1:])
+
+
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=60),
+    st.lists(st.integers(0, 2), min_size=8, max_size=40),
+    st.integers(1, 8),
+)
+def test_windows_whose_scored_tokens_are_copied_are_known(
+    trained: list[int], held_out: list[int], n_scored: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(material_module, "_COPIED", run := 4)
+        windows = torch.tensor(held_out).unfold(0, 8, 1)
+        found = copied(windows, torch.tensor(trained), n_scored)
+    run = min(run, len(trained))
+    known = {tuple(trained[at : at + run]) for at in range(len(trained) - run + 1)}
+    for window, again in zip(windows.tolist(), found.tolist(), strict=True):
+        end = window[-max(n_scored, run) :]
+        assert again == any(tuple(end[at : at + run]) in known for at in range(len(end) - run + 1))
+
+
+def test_what_repeats_the_trained_text_is_not_read(folder: Path, tmp_path: Path) -> None:
+    own = python_documentation()
+    (tmp_path / "text.txt").write_text(own[:40_000] + own[:10_000] + own[60_000:70_000])
+    words = {**READ, **TRAINING, "text": str(tmp_path / "text.txt")}
+    config = DropConfig.from_dict({"model": str(folder), **words})
+    material = Material.of(config, byte_tokenizer(), (128, 256))
+    assert material.n_copied > 300
+    trained = bytes(material.trained.byte().tolist())
+    for row in material.held_out:
+        assert bytes(row[-32:].byte().tolist()) not in trained
+    (tmp_path / "text.txt").write_text(own[:6_000] * 10)
+    with pytest.raises(
+        UserError, match=r"has 0 of 8 windows .*, \d+ more also stand in the trained"
+    ):
+        Material.of(config, byte_tokenizer(), (128, 256))
 
 
 def test_chance_is_over_the_tokens_that_losses_are_over(folder: Path) -> None:
@@ -245,6 +305,22 @@ def test_the_headlines_share_is_of_the_way_to_the_intact_model_trained_as_long()
     assert len(said.split()) <= 25
 
 
+def test_no_share_is_told_of_a_way_that_training_did_not_leave() -> None:
+    """A rate so high that it harms the intact model more than the drop does."""
+    losses = {INTACT: 2.0, CONTROL: 3.5, DROPPED: 3.0, RECALIBRATED: 3.4}
+    windows = np.linspace(-0.01, 0.01, 5)
+    arrays = {read_key(v, 128, "losses"): loss + windows for v, loss in losses.items()}
+    arrays[step_key(RECALIBRATED, 7)] = losses[RECALIBRATED] + windows
+    facts = {"lengths": [128], "context": 128, "config": {"training": {"seq_len": 128}}}
+    found = Dropped(arrays, facts)
+    assert found.brought_back is None
+    assert "from 2.00 to 3.00 nats per token; 7 steps of recalibration bring it to 3.40." in (
+        found.headline
+    )
+    assert found.sentences[0].endswith("trained as long on the same text has 3.50 nats per token.")
+    assert found.sentences[1].startswith("Before it had 2.00: this training harms it")
+
+
 @pytest.mark.parametrize(("trained", "told"), [(128, 128), (200, 128), (512, 512), (64, 512)])
 def test_the_headline_is_of_the_length_trained_on_and_the_context_stands_beside_it(
     trained: int, told: int
@@ -293,6 +369,22 @@ def test_a_killed_run_goes_on_to_the_same_bits(
         assert all(torch.equal(kept[key], whole[key]) for key in whole)
 
 
+def test_a_killed_run_of_a_model_whose_config_denies_its_positions_goes_on(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    denying = byte_llama(tmp_path / "llama")
+    config = json.loads((denying / "config.json").read_text())
+    (denying / "config.json").write_text(json.dumps({**config, "use_rope": False}))
+    how = {"positions": "rotary", "read_lengths": (64,), "n_passkeys": 0, **text(folder)}
+    with monkeypatch.context() as patch:
+        # It is called when the control is trained and kept.
+        patch.setattr(drop_module, "drop_positions", None)
+        with pytest.raises(TypeError):
+            run(denying, tmp_path, **how)
+    found = run(denying, tmp_path, **how)
+    assert {CONTROL, RECALIBRATED} <= set(found.dropped.variants)
+
+
 def test_a_run_over_the_texts_tokens_without_control_or_passkeys(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -335,12 +427,12 @@ def test_a_model_that_accelerate_places_is_dropped_to_the_same_bits(
         ({"read_lengths": (8,)}, "read_lengths are .8.: give lengths of at least 16"),
         ({"n_passkeys": 1}, "n_passkeys is 1: give 0, or 2"),
         ({"trained": ("attnn",)}, "no parameter's name holds 'attnn'"),
-        ({"n_held_out": 100_000}, "the text is too short: the .* tokens that are held out"),
+        ({"n_held_out": 100_000}, "the text is too short: what is held out has"),
         ({"read_lengths": (32, 64)}, "a prompt with a passkey takes 1.. tokens, but 32"),
         ({"training.seq_len": 400_000}, "the text is too short to recalibrate on"),
         ({"training.compile": True}, "training.compile is not for pretrained models"),
         ({"dtype": "bfloat16"}, "dtype means nothing to a drop: leave it out"),
-        ({"vocabulary": "some"}, "unknown drop vocabulary 'some'"),
+        ({"vocabulary": "some"}, "unknown vocabulary 'some'"),
     ],
 )
 def test_nonsense_is_one_sentence(
@@ -400,6 +492,8 @@ def test_lengths_are_those_that_a_model_has_positions_for(tmp_path: Path, folder
     for longer in ({"read_lengths": (64, 129)}, {"training.seq_len": 129, "read_lengths": (64,)}):
         with pytest.raises(UserError, match=r"129 tokens are longer .* context of 128, and it has"):
             run(tmp_path / "gptj", tmp_path, **how, **longer)
+    with pytest.raises(UserError, match=r"context is 256: .* has positions for 128 tokens"):
+        run(tmp_path / "gptj", tmp_path, **how, read_lengths=None, context=256)
 
 
 def test_a_mixtral_without_a_head_size_is_scaled() -> None:
