@@ -39,13 +39,18 @@ class LoadedModel(HeadsAsked):
 
     def __repr__(self) -> str:
         known = self.variant.positions != "unknown"
+        gives = (
+            '.positions_by_layer(), .probe_positions(ablate=...) and .top_heads("previous_token") '
+            "give DataFrames"
+            if known
+            else ".probe_positions() gives a DataFrame"
+        )
         lines = [
             f"LoadedModel({self.variant.name!r}, {self.variant.n_layers} layers of "
             f"{self.model.cfg.n_heads} heads, positions: {self.variant.positions})",
             *([describe_positions(self.model)] if known else []),
             *self.variant.how_read,
-            '.positions_by_layer(), .probe_positions(ablate=...) and .top_heads("previous_token") '
-            "give DataFrames; .model is the hooked model.",
+            f"{gives}; .model is the hooked model.",
         ]
         return "\n".join(lines)
 

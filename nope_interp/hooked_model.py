@@ -60,6 +60,25 @@ def check_hooked(model: object) -> None:
     raise UserError(f"a {type(model).__name__} has no hook points: give {remedy}.")
 
 
+def check_still(model: HookedModel) -> None:
+    """Refuse a model that gives other activations each time.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+
+    Raises:
+        UserError: where it is in training mode and drops activations at random.
+    """
+    if not model.training:
+        return
+    config = getattr(wrapped(model) or model, "config", model.cfg)
+    shares = [share for name, share in vars(config).items() if "drop" in name]
+    if any(isinstance(share, float) and share > 0 for share in shares):
+        raise UserError(
+            "the model is in training mode, which leaves activations out at random: call eval()."
+        )
+
+
 def wrapped(model: HookedModel) -> Any | None:
     """The Hugging Face model inside a bridge; None for any other model."""
     return getattr(model, "original_model", None)

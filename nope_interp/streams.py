@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.fields import is_whole
-from nope_interp.hooked_model import HookedModel, check_hooked, wrapped
+from nope_interp.hooked_model import HookedModel, check_hooked, check_still, wrapped
 from nope_interp.progress import progress
 from nope_interp.query_blocks import block_size, queries_in_blocks
 from nope_interp.shapes import Sequences, Tokens
@@ -122,11 +122,12 @@ def stream(
 
     Raises:
         UserError: for a hook that the model lacks (with the layers that have it, or the nearest
-            name), an end that is no listener's, a hook that never fired, activations that are not
-            finite (with the hook and the batch), and, with the same context, for any ValueError of
-            a listener.
+            name), an end that is no listener's, a hook that never fired, a model that leaves
+            activations out at random, activations that are not finite (with the hook and the
+            batch), and, with the same context, for any ValueError of a listener.
     """
     check_hooked(model)
+    check_still(model)
     known = model.hook_dict
     for name in listeners:
         if name not in known:

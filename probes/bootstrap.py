@@ -59,11 +59,16 @@ class SequenceBootstrap:
             This bootstrap.
 
         Raises:
-            ProbeError: for NaN or infinity, and where k changes.
+            ProbeError: for other axes, for NaN or infinity, and where k changes.
         """
         if hasattr(values, "detach"):
-            values = values.detach().cpu().numpy()
+            values = values.detach().double().cpu().numpy()
         rows = np.asarray(values, dtype=np.float64)
+        if rows.ndim != 2:
+            raise ProbeError(
+                f"values have shape {rows.shape}; expected (batch, k), with k numbers for each "
+                "sequence"
+            )
         if not np.isfinite(rows).all():
             raise ProbeError("values hold NaN or infinite numbers: their mean would mean nothing")
         weights, self._drawing = drawn(self._drawing, self.n_resamples, len(rows))

@@ -118,8 +118,10 @@ class LinearMoments:
         means."""
         if not self.n:
             d, k = len(mean), len(target_mean)
-            self.mean, self._target_mean = torch.zeros_like(mean), torch.zeros_like(target_mean)
-            self._gram, self.cross = mean.new_zeros(d, d), mean.new_zeros(d, k)
+            # What is made in inference mode could not be added to outside of it.
+            with torch.inference_mode(False):
+                self.mean, self._target_mean = torch.zeros_like(mean), torch.zeros_like(target_mean)
+                self._gram, self.cross = mean.new_zeros(d, d), mean.new_zeros(d, k)
         step, target_step = mean - self.mean, target_mean - self._target_mean
         share = n / (self.n + n)
         self._gram.addr_(step, step, alpha=self.n * share)

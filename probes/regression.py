@@ -17,7 +17,7 @@ from probes.errors import ProbeError, ProbeWarning
 from probes.moments import LinearMoments
 from probes.scores import ProbeResult
 from probes.shapes import Activations
-from probes.streaming import StreamingProbe, require_finite, upcast
+from probes.streaming import StreamingProbe, require_finite, require_numbers, upcast
 
 # Below this penalty the rounding of float32 products, about 1e-7 of a feature's square for each
 # activation, is no longer small beside it.
@@ -250,11 +250,18 @@ class LinearProbe(StreamingProbe):
             Positions [batch pos] (float64).
 
         Raises:
-            ProbeError: before `evaluate` has solved the fit, and for NaN or infinity.
+            ProbeError: before `evaluate` has solved the fit, for anything but such floats, for
+                another width, and for NaN or infinity.
         """
         if not self._solved:
             raise ProbeError("predict() came before evaluate(), which solves the fit")
-        return np.asarray(self._read(activations).t[0].numpy())
+        require_numbers(activations, "activations", ("batch", "pos", "d_model"))
+        if activations.shape[-1] != self.d_model:
+            raise ProbeError(
+                f"activations have width {activations.shape[-1]}; the probe was fitted at "
+                f"{self.d_model}"
+            )
+        return np.asarray(self._read(activations.detach()).t[0].numpy())
 
     def _read(self, activations: Tensor) -> ByTarget:
         """[control batch pos] for each target."""

@@ -23,10 +23,10 @@ VOCABULARY = 60
 WINDOW = 16
 
 
-def tiny_gpt2() -> GPT2LMHeadModel:
+def tiny_gpt2(vocab_size: int = VOCABULARY) -> GPT2LMHeadModel:
     torch.manual_seed(0)
     config = GPT2Config(
-        vocab_size=VOCABULARY, n_positions=64, n_embd=32, n_layer=2, n_head=4, bos_token_id=1
+        vocab_size=vocab_size, n_positions=64, n_embd=32, n_layer=2, n_head=4, bos_token_id=1
     )
     return GPT2LMHeadModel(config).eval()
 

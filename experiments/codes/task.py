@@ -27,6 +27,7 @@ from nope_interp.models.losses import (
     unigram_losses,
 )
 from nope_interp.shapes import PerSequence
+from nope_interp.streams import check_tokens
 from nope_interp.tasks.answers import AnswerTask, ExampleSource
 from nope_interp.tasks.dataset import dataset
 from nope_interp.tasks.sources import TextSource, TokenSource
@@ -144,6 +145,8 @@ def intervention_task_of(config: ProbingConfig, variant: ModelVariant) -> Interv
     begin_token = variant.kind == "pretrained" and source.begin_id is not None
     how = {"seq_len": config.seq_len, "begin_token": begin_token, "seed": config.seed}
     split = Split.of(source, config.n_fit, config.n_held_out, **how)
+    for tokens in (split.fit, split.held_out):
+        check_tokens(variant.model, tokens, config.batch_size)
     return InterventionTask(
         variant.model,
         split,

@@ -89,7 +89,7 @@ def intervene(
             raise UserError(
                 f"no positions are given for {name}: give some, or slice(None) for all."
             )
-        if isinstance(where[name], str | int | None):
+        if isinstance(where[name], str | int | None) or getattr(where[name], "ndim", 1) == 0:
             raise UserError(f"positions are {shown(where[name])}: give a list or a slice.")
 
     def on_output(module: nn.Module, args: object, x: Tensor, name: str) -> Tensor:

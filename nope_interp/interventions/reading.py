@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import UserError, shown, unknown_name
+from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel, check_hooked
 from nope_interp.interventions.intervene import Function, Running, Where, changed_at, intervene
 from nope_interp.models.transformer import HookedTransformer
@@ -56,11 +57,11 @@ def read_changed(
     check_hooked(model)
     if isinstance(routes, str):
         raise UserError(f"routes are {routes!r}: give a list, [{routes!r}].")
+    routes = list(routes)
     for route in routes:
         if route not in ROUTES:
             raise unknown_name("route", route, ROUTES)
-    if heads is not None and not isinstance(heads, Collection):
-        raise UserError(f"heads is {heads}: give a list, [{heads}].")
+    heads = None if heads is None else _numbers(heads)
     if not routes or (heads is not None and not heads):
         raise UserError("nothing would read the changed activations: give a route and a head.")
     added: dict[int, Tensor] = {}
@@ -76,6 +77,17 @@ def read_changed(
             every[name] = partial(_with_added, added, layer, projection, heads, model.cfg.d_head)
     with intervene(model, every) as intervention:
         yield intervention
+
+
+def _numbers(heads: Collection[int]) -> list[int]:
+    """Those of heads, from a list, an array or a tensor of them."""
+    listed = heads.tolist() if hasattr(heads, "tolist") else heads
+    if not isinstance(listed, Collection) or isinstance(listed, str):
+        raise UserError(f"heads is {heads}: give a list, [{heads}].")
+    for head in listed:
+        if not is_whole(head, 0):
+            raise UserError(f"head is {shown(head)}: give whole numbers from 0.")
+    return [int(head) for head in listed]
 
 
 def _noted(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel, check_hooked, wrapped
+from nope_interp.hooked_model import HookedModel, check_hooked, check_still, wrapped
 from nope_interp.models.marked import before, logits_at
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Activations, PerSequence, Sequences, Tokens
@@ -228,8 +228,9 @@ def next_log_probabilities(
 
     Raises:
         UserError: for an architecture whose logits are not its unembedding of the last layer's
-            output.
+            output, and for a model that leaves activations out at random.
     """
+    check_still(model)
     if isinstance(model, HookedTransformer):
         read = model.read_from(tokens, first, narrow=narrow)
         return model.unembed(read).float().log_softmax(dim=-1)

@@ -1,6 +1,7 @@
 """Streams against `run_with_cache`, on our model and on bridges."""
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +17,14 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
-from nope_interp.models.losses import sequence_losses
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.losses import next_log_probabilities, sequence_losses
+from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.bridges import wrap
 from nope_interp.sites import RESIDUAL_SITES, hook_name
 from nope_interp.streams import is_finite, read_at, run_trunk, stream
 from tests import typecheck
-from tests.huggingface import tiny_gemma3, tiny_gpt2
+from tests.huggingface import bridged_model, tiny_gemma3, tiny_gpt2
 
 
 def bridge(model: Any) -> Any:
@@ -117,6 +120,34 @@ def test_non_finite_activations_name_hook_and_batch(
         UserError, match=r"blocks\.0\.hook_resid_pre, batch 1, hold NaN or infinite"
     ):
         stream(tiny_model, tokens, {hook_name(0, "resid_pre"): lambda x: None}, batch_size=4)
+
+
+@pytest.mark.parametrize("name", ["ours", "gpt2", "opt"])
+def test_a_model_that_drops_activations_at_random_is_refused(
+    name: str, tiny_config: TransformerConfig, tiny_tokens: torch.Tensor
+) -> None:
+    config = replace(tiny_config, dropout=0.1)
+    built: Any = HookedTransformer(config) if name == "ours" else bridged_model(name)
+    tokens, hook = tiny_tokens.clamp(min=4, max=40), hook_name(0, "resid_pre")
+    stream(built.eval(), tokens, {hook: lambda x: None})
+    built.train()
+    try:
+        for read in (
+            lambda: stream(built, tokens, {hook: lambda x: None}),
+            lambda: sequence_losses(built, tokens),
+            lambda: next_log_probabilities(built, tokens, 3),
+        ):
+            with pytest.raises(UserError, match=r"leaves activations out at random: call eval\(\)"):
+                read()
+    finally:
+        built.eval()
+
+
+def test_a_model_in_training_mode_that_drops_nothing_is_read(
+    tiny_model: HookedTransformer, tiny_tokens: torch.Tensor
+) -> None:
+    wanted = sequence_losses(tiny_model, tiny_tokens)
+    assert torch.equal(sequence_losses(tiny_model.train(), tiny_tokens), wanted)
 
 
 def test_tokens_out_of_vocabulary_are_named(model: Any, tiny_tokens: torch.Tensor) -> None:

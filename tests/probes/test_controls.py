@@ -132,6 +132,15 @@ def test_memory_does_not_grow_with_the_number_of_sequences(skewed):
     assert len(pickle.dumps(bootstrap)) <= size + 16
 
 
+def test_numbers_without_a_second_axis_are_refused_at_once(skewed):
+    for wrong in (skewed[:, 0], torch.from_numpy(skewed[:, 0]), 3.0):
+        with pytest.raises(ProbeError, match=r"have shape .*; expected \(batch, k\), with k"):
+            SequenceBootstrap().update(wrong)
+    half = torch.from_numpy(skewed).bfloat16()
+    halved = SequenceBootstrap().update(half).mean()
+    np.testing.assert_array_equal(halved, SequenceBootstrap().update(half.double()).mean())
+
+
 def test_tensors_and_arrays_are_the_same_to_it(skewed):
     as_tensor = SequenceBootstrap(100).update(torch.from_numpy(skewed))
     np.testing.assert_array_equal(

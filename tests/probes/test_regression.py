@@ -17,8 +17,28 @@ from probes.errors import ProbeError, ProbeWarning
 from probes.moments import LinearMoments
 from probes.regression import LinearProbe, RidgeRegressor
 from probes.scores import SHUFFLED
+from tests import typecheck
 
 POSITIONS = torch.arange(1, 13)
+
+
+def test_positions_are_read_of_what_could_be_scored_and_of_nothing_else(monkeypatch):
+    x = torch.randn(40, 12, 5, generator=torch.Generator().manual_seed(0))
+    x[..., 0] += POSITIONS
+    probe = LinearProbe()
+    probe.update(x[:30], POSITIONS)
+    probe.evaluate(x[30:], POSITIONS)
+    wanted = probe.predict(x[30:])
+    np.testing.assert_array_equal(probe.predict(x[30:].clone().requires_grad_()), wanted)
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    for wrong, said in (
+        (x[30:].long(), "activations are torch.int64; expected floating point"),
+        (x[30], r"shape \(12, 5\); expected \(batch, pos, d_model\)"),
+        (x[30:, :, :3], "activations have width 3; the probe was fitted at 5"),
+        (x[30:].numpy(), "activations are a ndarray; expected a tensor"),
+    ):
+        with pytest.raises(ProbeError, match=said):
+            probe.predict(wrong)
 
 
 def sklearn_ridge(alpha: float = 1.0):

@@ -1,5 +1,6 @@
 """What all streaming probes promise: order of calls, merging, and errors in a sentence."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -67,6 +68,29 @@ def test_it_works_inside_a_hook(make, batch, feed, mode):
     expected = values(feed(make(), batch[:14], batch[14:], POSITIONS))
     with mode():
         assert values(feed(make(), batch[:14] * 1, batch[14:] * 1, POSITIONS)) == expected
+
+
+@every_probe
+def test_a_hook_may_be_in_inference_mode_now_and_then(make, batch, feed):
+    expected = make()
+    for part in batch[:14].split(7):
+        expected.update(part, POSITIONS)
+    expected.evaluate(batch[14:], POSITIONS)
+    found, shard = make(), make().for_shard(1, 7)
+    with torch.inference_mode():
+        found.update(batch[:7] * 1, POSITIONS)
+        shard.update(batch[7:14] * 1, POSITIONS)
+    split = copy.deepcopy(found)
+    found.update(batch[7:14], POSITIONS)
+    found.evaluate(batch[14:], POSITIONS)
+    assert values(found.result()) == values(expected.result())
+    if isinstance(split, TwoLayerProbe):
+        return  # it has no sums to add
+    split.merge(shard)
+    split.evaluate(batch[14:], POSITIONS)
+    for name, result in split.result().items():
+        for score, other in zip(result.scores, expected.result()[name].scores, strict=True):
+            assert score.value == pytest.approx(other.value, rel=1e-4)
 
 
 @every_probe

@@ -3,6 +3,7 @@
 from collections import Counter
 from math import factorial, log, prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,17 @@ SIZES = {"fit": 120, "held_out": 40}
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "text.txt").write_text(words(3000))
     return save_folder(tiny_gpt2(), tmp_path / "gpt2")
+
+
+def test_a_tokenizer_of_more_tokens_than_the_model_knows_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(words(3000))
+    folder = save_folder(tiny_gpt2(vocab_size=20), tmp_path / "gpt2")
+    text = str(tmp_path / "text.txt")
+    how: dict[str, Any] = {"text": text, "seq_len": 16, "n_fit": 120, "n_held_out": 40}
+    config = CompareConfig(model=str(folder), **how)
+    variant = loaded_variant(config, "cpu", needed=SIZES)
+    with pytest.raises(UserError, match="is not in the vocabulary: give ids from 0 to 19"):
+        intervention_task_of(config, variant)
 
 
 def test_pretrained_models_are_held_to_text_behind_their_begin_token(folder: Path) -> None:

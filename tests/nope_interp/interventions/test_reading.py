@@ -4,6 +4,7 @@ and against the weights."""
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -118,6 +119,22 @@ def test_shared_keys_are_numbered_by_what_is_shared() -> None:
         seen(built)
 
 
+@pytest.mark.parametrize("given", [torch.tensor, np.array, tuple, set, range])
+def test_heads_and_routes_are_given_in_any_collection(
+    given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    built = model("ours")
+    for heads in ([0], [0, 1]):
+        with read_changed(built, {LAYER: turned}, ROUTES, heads=heads):
+            wanted = seen(built)
+        some = range(len(heads)) if given is range else given(heads)
+        routes = np.array(ROUTES) if given is np.array else dict.fromkeys(ROUTES)
+        with read_changed(built, {LAYER: turned}, routes, heads=some):
+            found = seen(built)
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -126,6 +143,9 @@ def test_shared_keys_are_numbered_by_what_is_shared() -> None:
         ({"routes": []}, "nothing would read"),
         ({"routes": ["keys"], "heads": []}, "nothing would read"),
         ({"routes": ["keys"], "heads": 0}, r"heads is 0: give a list, \[0\]"),
+        ({"heads": torch.tensor([], dtype=torch.int64)}, "nothing would read"),
+        ({"heads": ["0"]}, "head is '0': give whole numbers from 0"),
+        ({"heads": "01"}, "heads is 01: give a list"),
         ({"functions": {7: turned}}, r"has no 'blocks\.7\.attn\.hook_in'"),
     ],
 )
