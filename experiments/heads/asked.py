@@ -14,6 +14,7 @@ from experiments.results.found_by import SHIFT
 from experiments.variants.config import ProbingConfig
 from experiments.variants.lengths import check_length
 from experiments.variants.variants import ModelVariant
+from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.heads import HeadChange, change_heads
 from nope_interp.interventions.intervene import Running
@@ -161,6 +162,12 @@ class HeadsAsked:
         return without_heads(self.variant, config, removed, read)
 
     def _asked_of_heads(self, n_sequences: int, seq_len: int | None, seed: int) -> HeadsConfig:
+        least, context = HeadsConfig.least["seq_len"], int(self.model.cfg.n_ctx)
+        if seq_len is None and context < least:
+            raise UserError(
+                f"heads are told apart in sequences of {least} tokens or more, and the context is "
+                f"{context}: give such a seq_len, if the model has positions beyond its context."
+            )
         asked = {"seq_len": self._length(seq_len), "n_sequences": n_sequences, "seed": seed}
         return HeadsConfig.like(self.config, **asked)
 

@@ -66,6 +66,9 @@ class TextTask:
     def batch(self, n: int, seq_len: int, generator: Generator) -> tuple[Tokens, Marked]:
         """Windows at random positions, and which tokens are to be predicted (all but the first).
 
+        The very last window of the text is never drawn: to train on that one byte more would give
+        every text model other weights.
+
         Args:
             n: windows.
             seq_len: tokens in each, begin token included.

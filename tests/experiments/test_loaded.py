@@ -200,6 +200,13 @@ def test_what_cannot_be_asked_is_one_sentence(gpt2: LoadedModel) -> None:
             gpt2.top_heads(detector, n)
 
 
+def test_a_context_too_short_to_tell_heads_apart_is_named(tmp_path: Path) -> None:
+    short = HookedTransformer(TransformerConfig(1, 16, 2, d_vocab=257, n_ctx=16))
+    lm = ni.load(save_model(short, tmp_path / "model.safetensors", task="text"))
+    with pytest.raises(UserError, match="of 24 tokens or more, and the context is 16"):
+        lm.top_heads("previous_token", n_sequences=16)
+
+
 def test_sequences_beyond_the_context_are_read_where_positions_go_on(tmp_path: Path) -> None:
     """Against the model of transformers itself, at twice its context."""
     plain = plain_model("llama", max_position_embeddings=16)
