@@ -60,6 +60,10 @@ def check_hooked(model: object) -> None:
     raise UserError(f"a {type(model).__name__} has no hook points: give {remedy}.")
 
 
+# Of configs, dropout in heads that summarise or classify: no part of a language model.
+_OTHER_HEADS = ("summary", "classifier")
+
+
 def check_still(model: HookedModel) -> None:
     """Refuse a model that gives other activations each time.
 
@@ -69,10 +73,11 @@ def check_still(model: HookedModel) -> None:
     Raises:
         UserError: where it is in training mode and drops activations at random.
     """
-    if not model.training:
+    run = wrapped(model) or model
+    if not run.training:
         return
-    config = getattr(wrapped(model) or model, "config", model.cfg)
-    shares = [share for name, share in vars(config).items() if "drop" in name]
+    told = vars(getattr(run, "config", model.cfg)).items()
+    shares = [s for name, s in told if "drop" in name and not name.startswith(_OTHER_HEADS)]
     if any(isinstance(share, float) and share > 0 for share in shares):
         raise UserError(
             "the model is in training mode, which leaves activations out at random: call eval()."

@@ -62,7 +62,7 @@ class SequenceBootstrap:
             ProbeError: for other axes, for NaN or infinity, and where k changes.
         """
         if hasattr(values, "detach"):
-            values = values.detach().double().cpu().numpy()
+            values = values.detach().cpu().double().numpy()
         rows = np.asarray(values, dtype=np.float64)
         if rows.ndim != 2:
             raise ProbeError(

@@ -198,8 +198,8 @@ def _left_out(material: Material) -> list[str]:
     if not material.n_copied:
         return []
     return [
-        f"The text repeats itself: {material.n_copied} windows of its held-out part were left out, "
-        "whose scored tokens stand in the trained part, too."
+        f"The text repeats itself: {material.n_copied} of its held-out windows were left out. "
+        "Their scored tokens share 32 or more in a row with the trained part."
     ]
 
 

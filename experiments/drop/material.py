@@ -37,8 +37,8 @@ class Material:
 
     Attributes:
         trained: the text to recalibrate on.
-        held_out: windows of the rest, whose last tokens do not stand in the trained text; those of
-            a length are their last tokens.
+        held_out: windows of the rest, whose scored tokens share no 32 in a row with the trained
+            text; those of a length are their last tokens.
         fillers: windows of the rest, for passkeys to stand in.
         passkeys: one for each filler.
         n_scored: tokens at the end of a window that its loss is of.
@@ -46,7 +46,7 @@ class Material:
         vocabulary: the tokens that losses are over; None for all.
         batch_size: sequences in a forward pass.
         depths: of passkeys.
-        n_copied: windows of the rest that are left out, since their last tokens do stand there.
+        n_copied: windows of the rest that are left out, since theirs do.
     """
 
     trained: Text = field(repr=False)
@@ -215,7 +215,7 @@ def _chosen(
     among = every if which is None else every[which]
     if len(among) < n:
         copies = len(every) - len(among)
-        beside = f", {copies} more also stand in the trained text" if copies else ""
+        beside = f", {copies} more share 32 in a row with the trained text" if copies else ""
         raise UserError(
             f"the text is too short: what is held out has {len(among)} of {n} windows of "
             f"{windows.shape[1]} tokens{beside}: give a longer text, or shorter sequences "

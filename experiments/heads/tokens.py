@@ -15,6 +15,7 @@ from nope_interp.tasks.sources import (
     CopiesSource,
     RepeatedSource,
     Split,
+    TextSource,
     TokenSource,
     UniformSource,
 )
@@ -85,9 +86,10 @@ def head_tokens(variant: ModelVariant, config: HeadsConfig) -> HeadTokens:
     def draw(source: TokenSource, n: int, kind: int, split: Split = "held_out") -> Tensor:
         return source.sequences(n, split=split, **how(kind))
 
+    # Windows of text never come again; a task with few prompts gives some again and again.
+    of_text = isinstance(natural, TextSource)
     return HeadTokens(
-        # A task with few prompts gives some again and again.
-        text=scored_once(natural, n, **how(0)),
+        text=draw(natural, n, 0) if of_text else scored_once(natural, n, **how(0)),
         text_before=draw(natural, n, 0, "fit"),
         repeated=draw(repeated, n // 2, 1),
         copies=draw(copies, n // 4, 2),

@@ -166,15 +166,20 @@ class Dropped:
     @property
     def brought_back(self) -> Measured | None:
         """How much of the way from the dropped model to the intact one trained as long
-        recalibration went; None without that model, and where that way, or what the drop cost, is
-        not surely longer than nothing."""
-        if CONTROL not in self.variants or self.cost.ci_low <= 0:
+        recalibration went; None without that model, where its training harmed it, and where that
+        way, or what the drop cost, is not surely longer than nothing."""
+        if CONTROL not in self.variants or self.cost.ci_low <= 0 or self._harmed:
             return None
         if over_seeds(self._of(DROPPED) - self._of(CONTROL)).ci_low <= 0:
             return None
         every = [self._of(variant) for variant in (DROPPED, RECALIBRATED, CONTROL)]
         columns = np.stack(every, axis=1)
         return over_seeds(columns, lambda m: (m[:, 0] - m[:, 1]) / (m[:, 0] - m[:, 2]))
+
+    @property
+    def _harmed(self) -> bool:
+        """Whether the intact model is surely worse once it was trained as long."""
+        return over_seeds(self._of(CONTROL) - self._of(INTACT)).ci_low > 0
 
     @property
     def _length(self) -> int:
@@ -224,7 +229,7 @@ class Dropped:
                 "The intact model trained as long on the same text has "
                 f"{trained.mean():.2f} nats per token."
             )
-            if over_seeds(trained - intact).ci_low > 0:
+            if self._harmed:
                 told.append(
                     f"Before it had {intact.mean():.2f}: this training harms it, so give a lower "
                     "--training.learning-rate, or fewer --steps."

@@ -257,7 +257,11 @@ def logit_differences(
 
     Returns:
         `[run]`: hooks may make more of them, or fewer, than there are sequences.
+
+    Raises:
+        UserError: for a model that leaves activations out at random.
     """
+    check_still(model)
     if isinstance(model, HookedTransformer):
         logits = model.unembed(model.read_from(tokens, tokens.shape[1] - 1))[:, 0, [one, other]]
     else:

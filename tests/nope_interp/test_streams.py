@@ -13,7 +13,7 @@ from torch import nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.sources import build_bridge_from_module
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
@@ -130,7 +130,7 @@ def test_a_model_that_drops_activations_at_random_is_refused(
     built: Any = HookedTransformer(config) if name == "ours" else bridged_model(name)
     tokens, hook = tiny_tokens.clamp(min=4, max=40), hook_name(0, "resid_pre")
     stream(built.eval(), tokens, {hook: lambda x: None})
-    built.train()
+    (built if name == "ours" else built.original_model).train()
     try:
         for read in (
             lambda: stream(built, tokens, {hook: lambda x: None}),
@@ -148,6 +148,12 @@ def test_a_model_in_training_mode_that_drops_nothing_is_read(
 ) -> None:
     wanted = sequence_losses(tiny_model, tiny_tokens)
     assert torch.equal(sequence_losses(tiny_model.train(), tiny_tokens), wanted)
+    sizes = {"vocab_size": 50, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    still = GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **sizes)
+    assert still.summary_first_dropout > 0  # of a head that a language model has not
+    bridge: Any = wrap(GPT2LMHeadModel(still).eval())
+    wanted = sequence_losses(bridge, tiny_tokens)
+    assert torch.equal(sequence_losses(bridge.train(), tiny_tokens), wanted)
 
 
 def test_tokens_out_of_vocabulary_are_named(model: Any, tiny_tokens: torch.Tensor) -> None:

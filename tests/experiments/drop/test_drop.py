@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -99,7 +100,7 @@ def test_a_key_is_the_tokens_that_stand_behind_its_question(begin: str, size: in
 
     def encode(text: str) -> list[int]:
         parts = re.findall(rf"\s|[^\W\d]+|\d{{1,{size}}}|.", (begin + text).replace(" ", "▁"))
-        return [hash(part) % 2**31 for part in parts]
+        return [crc32(part.encode()) for part in parts]
 
     for prompt in drawn(encode, 5, seed=1):
         keys = [key for key in range(10_000, 100_000) if encode(str(key))[-1] == prompt.key[-1]]
@@ -175,9 +176,7 @@ def test_what_repeats_the_trained_text_is_not_read(folder: Path, tmp_path: Path)
     for row in material.held_out:
         assert bytes(row[-32:].byte().tolist()) not in trained
     (tmp_path / "text.txt").write_text(own[:6_000] * 10)
-    with pytest.raises(
-        UserError, match=r"has 0 of 8 windows .*, \d+ more also stand in the trained"
-    ):
+    with pytest.raises(UserError, match=r"has 0 of 8 windows .*, \d+ more share 32 in a row"):
         Material.of(config, byte_tokenizer(), (128, 256))
 
 
@@ -305,18 +304,18 @@ def test_the_headlines_share_is_of_the_way_to_the_intact_model_trained_as_long()
     assert len(said.split()) <= 25
 
 
-def test_no_share_is_told_of_a_way_that_training_did_not_leave() -> None:
-    """A rate so high that it harms the intact model more than the drop does."""
-    losses = {INTACT: 2.0, CONTROL: 3.5, DROPPED: 3.0, RECALIBRATED: 3.4}
+@pytest.mark.parametrize("dropped", [3.0, 4.0])
+def test_no_share_is_told_of_a_way_to_a_model_that_training_harmed(dropped: float) -> None:
+    """A rate so high that it harms the intact model, perhaps more than the drop does."""
+    losses = {INTACT: 2.0, CONTROL: 3.5, DROPPED: dropped, RECALIBRATED: 3.4}
     windows = np.linspace(-0.01, 0.01, 5)
     arrays = {read_key(v, 128, "losses"): loss + windows for v, loss in losses.items()}
     arrays[step_key(RECALIBRATED, 7)] = losses[RECALIBRATED] + windows
     facts = {"lengths": [128], "context": 128, "config": {"training": {"seq_len": 128}}}
     found = Dropped(arrays, facts)
     assert found.brought_back is None
-    assert "from 2.00 to 3.00 nats per token; 7 steps of recalibration bring it to 3.40." in (
-        found.headline
-    )
+    said = f"from 2.00 to {dropped:.2f} nats per token; 7 steps of recalibration bring it to 3.40."
+    assert said in found.headline
     assert found.sentences[0].endswith("trained as long on the same text has 3.50 nats per token.")
     assert found.sentences[1].startswith("Before it had 2.00: this training harms it")
 
