@@ -31,6 +31,7 @@ _STYLES = {
     "contributes": "green",
     "redundant": "cyan",
     "contradicted": "red",
+    "contradicted small": "yellow",
     "invalid": "red",
     "has not learned order": "red",
     "undecided": "yellow",

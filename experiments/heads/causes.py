@@ -61,7 +61,7 @@ def without_heads(
             comes after one of the other.
     """
     for label, known in ((removed, _METRIC), (read, LOSABLE)):
-        if label not in known:
+        if not isinstance(label, str) or label not in known:
             raise unknown_name("label", label, known)
     model, n_heads = variant.model, variant.model.cfg.n_heads
     check_chance_levels(model, config.seq_len, variant.name)

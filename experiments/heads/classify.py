@@ -25,6 +25,7 @@ from experiments.heads.found_by import (
     left_out_of_finders,
 )
 from experiments.heads.judged import edges_of, judged_by, rows_of_run
+from experiments.heads.notes import judged_how, notes_of, reached, recurring
 from experiments.heads.prompts import prompts_of
 from experiments.heads.reading import read_cell
 from experiments.heads.result import HeadClassification
@@ -44,7 +45,7 @@ from experiments.variants.train import training_folder, trains_embedded
 from experiments.variants.variants import ModelVariant, loaded_variant, random_init, variant_of
 from experiments.variants.words import asked
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel, attention_layers, layers_without_attention
+from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.conditions import parse_condition
 from nope_interp.positions.layers import (
@@ -53,7 +54,6 @@ from nope_interp.positions.layers import (
     rotary_frequencies,
 )
 from nope_interp.shapes import Sequences
-from nope_interp.sites import layer_ranges
 from nope_interp.tasks.sources import Split, TextSource
 from probes.heads.detectors import offset_chance
 
@@ -194,17 +194,22 @@ class _Reader(Reader[HeadsConfig]):
             title: judged_by(of.scores, nulls[title].scores if nulls else None, rules)
             for title, of in found.items()
         }
+        each = ablation.of_each_layer(layer_positions(variant.model)) if name else {}
         facts = {
             "model": variant.name,
             "positions": describe_positions(variant.model),
             "layer_positions": variant.position_table(),
             "ablation": name,
+            "ablated": ablation.in_words,
+            "each_layer_alone": bool(each),
             "own_rules": [vars(rule) for rule in rules],
             "prompts": [variant.token_strings(prompt) for prompt in prompts],
             "notes": [
                 *self.notes,
                 *variant.how_read,
-                *_notes(tokens, variant.model),
+                *notes_of(tokens, variant.model),
+                *recurring(tokens),
+                *judged_how(ablation, each),
                 *filter(None, [unread or left_out_of_finders(variant.model)]),
                 *caveats,
             ],
@@ -214,7 +219,9 @@ class _Reader(Reader[HeadsConfig]):
         if config.model is None:
             facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
         rows = [
-            *rows_of_run(context, found, nulls, untrained, judged),
+            *rows_of_run(
+                context, found, nulls, untrained, judged, partial(reached, ablation, each)
+            ),
             *edge_rows(edges_of(variant.model, judged[INTACT].labels), context),
         ]
         measurements = pd.concat([table(rows), finders], ignore_index=True)
@@ -358,28 +365,3 @@ def _arrays(
                 radians[row, : len(found)] = found.cpu().numpy()
         arrays["frequency/radians_per_token"] = radians
     return arrays
-
-
-def _notes(tokens: HeadTokens, model: HookedModel) -> list[str]:
-    begun = (
-        "Every sequence begins with the begin token."
-        if tokens.start
-        else "No sequence begins with a begin token."
-    )
-    alone = "The model has one head, which has no spread: no random-init variant was read."
-    without = layers_without_attention(model)
-    recurrent = f"The model has no attention, and so no heads, in {layer_ranges(without)}."
-    return [
-        *([recurrent] if without else []),
-        *([alone] if n_heads(model) == 1 else []),
-        f"{begun} The first token is left out as a key where scores are split into offset and key "
-        "token, since an attention sink is neither.",
-        f"Means are over sequences of {tokens.text.shape[1]} tokens: {len(tokens.text)} of text "
-        f"and {len(tokens.repeated)} of repeated random tokens. Another {len(tokens.copies)} "
-        f"are copies of one token. Another {len(tokens.alphabet_held_out)} are of a small "
-        "alphabet, beside as many to fit on.",
-        "Whether a head depends on positions is judged with its own layer ablated and the rest "
-        "intact. The labels and scores beside it are those of the whole model ablated.",
-        "K-composition is computed from the weights alone: a rotation between the two heads, and "
-        "norms of queries and keys, are left out.",
-    ]

@@ -121,7 +121,12 @@ def left_out_of_finders(model: HookedModel) -> str:
     Args:
         model: a HookedTransformer or a bridge.
     """
-    left_out = _short_windows(model, max(TOKENS.values()) + 2 * SHIFT)
+    unseen = [name for name, back in TOKENS.items() if not _far_seeing(model, back + 2 * SHIFT)]
+    if len(unseen) == len(TOKENS):
+        return ""  # that is refused, and told
+    short = _short_windows(model, max(TOKENS.values()) + 2 * SHIFT)
+    told = [*(f"no layer sees far enough for {name} tokens." for name in unseen), short]
+    left_out = " ".join(filter(None, told))
     return left_out and f"How heads find their tokens was not read everywhere: {left_out}"
 
 

@@ -1,7 +1,7 @@
 """From what was read of heads to what is kept of them: labels, rows of the table, and pairs."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.composition import adds_up, k_composition
 from probes.head_rules import Rule
 from probes.heads.detectors import HeadScores
-from probes.heads.labels import HeadLabel, dependence, early_labels, label_heads
+from probes.heads.labels import Dependence, HeadLabel, dependence, early_labels, label_heads
+
+_UNTOLD = Dependence("", np.nan, np.nan, np.nan)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ def rows_of_run(
     nulls: Mapping[str, HeadCell],
     untrained: str,
     judged: Mapping[str, Judged],
+    reached: Callable[[int, int], bool],
 ) -> Iterator[dict[str, Any]]:
     """Rows of the tidy table: every score and label, and what is left of them under an ablation.
 
@@ -74,6 +77,7 @@ def rows_of_run(
         nulls: what its random-init variant showed.
         untrained: what that variant is called.
         judged: the labels, by condition.
+        reached: whether positions are taken away from a head at all, by its layer and number.
     """
     for title, cell in cells.items():
         here = context | {"positions": title}
@@ -89,10 +93,14 @@ def rows_of_run(
         whole = cells[name].scores
         ablations = {"dependence": cells[intact].alone or whole, "retention, whole model": whole}
         for probe, scores in ablations.items():
+            # A head that keeps all positions shows nothing of whether it needs them.
+            everywhere = scores is whole
             left = {
                 (found.layer, found.head): dependence(
                     found.label, cells[intact].scores[found.layer], scores[found.layer], found.head
                 )
+                if everywhere or reached(found.layer, found.head)
+                else _UNTOLD
                 for found in judged[intact].labels
             }
             yield from dependence_rows(left, here, probe)

@@ -58,12 +58,14 @@ class HeadClassification(FinishedRun):
     @property
     def headline(self) -> str:
         """How many heads have a label, and how many of these keep it without positions."""
-        return tables.headline(self.heads, self.info["ablation"])
+        return tables.headline(self.heads, self._ablated)
 
     @property
     def needing(self) -> str:
         """Which heads need positions, a sentence; "" where no head does, or none were ablated."""
-        return tables.positional_heads(self.heads, self.info["ablation"])
+        # Runs from before it was told took them from each layer alone, where they could be.
+        alone = bool(self.info.get("each_layer_alone", True))
+        return tables.positional_heads(self.heads, self._ablated, alone)
 
     @property
     def finding(self) -> list[str]:
@@ -82,6 +84,12 @@ class HeadClassification(FinishedRun):
         """What the model read, how well it does there, against chance, and what was left out."""
         told = tables.measured_on(self.measurements, self.info["ablation"], self._task)
         return " ".join([told, *filter(None, [self.info.get("left_out")])])
+
+    @property
+    def _ablated(self) -> str | None:
+        """What was taken away, in words: where, too, which older runs do not tell."""
+        told: str | None = self.info.get("ablated", self.info["ablation"])
+        return told
 
     @property
     def _task(self) -> str:
@@ -142,6 +150,7 @@ class HeadClassification(FinishedRun):
             if ablation
             else f"What do the heads of {self.info['model']} do?",
             headline=self.headline,
+            needing=self.needing,
             measured=self.measured_on,
             brief=tables.measured_in_brief(measurements, ablation, self._task),
             measurements=measurements,

@@ -51,6 +51,10 @@ def own_rules(path: str | None) -> tuple[Rule, ...]:
     return rules
 
 
+# Scores that weights keep wherever they go among a query's keys.
+_UNSHUFFLED = ("uniform", "entropy", "repeated_token")
+
+
 @no_type_check  # it is checked by `check_fields`, in sentences
 @dataclass(frozen=True)
 class _Table:
@@ -59,7 +63,7 @@ class _Table:
     label: str
     metric: Literal[METRICS]  # type: ignore[valid-type]
     threshold: Annotated[float, Range(above=0)]
-    nulls: tuple[Literal[_NULLS], ...] = (SHUFFLED_OFFSETS, RANDOM_INIT)  # type: ignore[valid-type]
+    nulls: tuple[Literal[_NULLS], ...] | None = None  # type: ignore[valid-type]
     says: str = ""
 
 
@@ -68,4 +72,13 @@ def _rule(values: Any, what: str) -> Rule:
     check_fields(table, f"{what}:")
     if not table.label.strip() or table.label == NONE:
         raise UserError(f"{what} has the label {table.label!r}: give it a name but {NONE!r}.")
-    return Rule(**vars(table))
+    unshuffled = table.metric in _UNSHUFFLED
+    usual = (RANDOM_INIT,) if unshuffled else (SHUFFLED_OFFSETS, RANDOM_INIT)
+    nulls = usual if table.nulls is None else table.nulls
+    useless = [null for null in nulls if unshuffled and null != RANDOM_INIT]
+    if useless:
+        raise UserError(
+            f"{what} holds {table.metric} against {' and '.join(useless)}, which do not change it: "
+            f"give nulls = [{RANDOM_INIT!r}]."
+        )
+    return Rule(**vars(table) | {"nulls": nulls})

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor
 
@@ -24,6 +26,8 @@ from nope_interp.tasks.sources import (
 ALPHABET = 64
 
 _KINDS = 4
+# So many sequences tell how often random tokens recur.
+_LOOKED_AT, _MOST_QUERIES = 2, 256
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,22 @@ class HeadTokens:
         """Sequences that heads are read on."""
         read = (self.text, self.repeated, self.copies, self.alphabet_fit, self.alphabet_held_out)
         return sum(map(len, read))
+
+    def perfect(self) -> dict[str, float]:
+        """What heads score on `repeated` that match tokens and nothing else, by metric.
+
+        One attends alike to all that followed the query's token before, the other to all tokens
+        equal to it. Where random tokens recur within a period, some of these are of chance.
+        """
+        tokens = self.repeated[:_LOOKED_AT]
+        n = tokens.shape[1]
+        every = torch.arange(self.start + self.period, n)
+        queries = every[:: -(-len(every) // _MOST_QUERIES)]
+        seen = torch.arange(n) <= rearrange(queries, "query -> query 1")
+        same = rearrange(tokens[:, queries], "n query -> n query 1") == tokens[:, None]
+        followed = F.pad(same[..., :-1], (1, 0))
+        matched = {"induction": followed, "duplicate_token": same}
+        return {name: float((1 / (of & seen).sum(dim=-1)).mean()) for name, of in matched.items()}
 
     @property
     def length(self) -> int:

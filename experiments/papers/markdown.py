@@ -32,8 +32,8 @@ def papers_markdown() -> str:
         "It is *reproduced* where the whole interval lies within the bounds of its test. In a run "
         "with fewer seeds than by default, or",
         "at smaller sizes, it is *reproduced small*.",
-        "It is *contradicted* where the interval lies outside of the bounds, and *uncertain* where "
-        "it crosses one.",
+        "It is *contradicted*, or *contradicted small*, where the interval lies outside of the "
+        "bounds, and *uncertain* where it crosses one.",
         "It is *not measured* where the run lacked what it needs. All tests, bounds and tolerances "
         "are ours.",
         "",

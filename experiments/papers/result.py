@@ -101,10 +101,8 @@ class Reproduction(RunOfFigures):
         ours = Counter(o.verdict for o in self.outcomes if o.claim.ours)
         if ours:
             told = f"{ours['reproduced']} of our own {ours.total()} reproduced"
-            words: tuple[Verdict, ...] = ("reproduced small", "contradicted")
-            said += "; " + ", ".join(
-                [told, *(f"{ours[word]} {word}" for word in words if ours[word])]
-            )
+            others = [f"{ours[word]} {word}" for word in get_args(Verdict)[1:] if ours[word]]
+            said += "; " + ", ".join([told, *others])
         return f"{said}."
 
     @property

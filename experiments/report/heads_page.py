@@ -11,7 +11,7 @@ from experiments.report import shell
 from experiments.report.encode import nested, number, numbers, packed_patterns
 from experiments.report.finders import finder_columns, finder_groups
 from experiments.results.found_by import SHARES
-from experiments.results.heads import FOUND_BY, OF_PROMPTS_TOO, positional_heads
+from experiments.results.heads import FOUND_BY, OF_PROMPTS_TOO
 from experiments.results.measurements import INTACT
 from nope_interp.errors import UserError
 
@@ -47,9 +47,10 @@ class HeadsReportData:
     [layer head query key] array for each prompt, {condition: [prompt ...]}; `edges` K-composition
     scores of head pairs with their chance level; `rules` the classification table, `own_rules` the
     user's own; `settling` what `experiments.results.heads.settling` gives. info is JSON-able; its
-    "command" and "notes" are shown apart from the rest. headline answers in one sentence; measured
-    says what was read, and how well the model does there; brief says it in one line of a phone.
-    task is "text", or that of a model whose losses are over prompts too.
+    "command" and "notes" are shown apart from the rest. headline answers in one sentence; needing
+    says which heads need positions, "" where none is known to; measured says what was read, and how
+    well the model does there; brief says it in one line of a phone. task is "text", or that of a
+    model whose losses are over prompts too.
 
     Raises:
         UserError: an array has another shape than the heads and prompts ask for, or a pattern is no
@@ -58,6 +59,7 @@ class HeadsReportData:
 
     title: str
     headline: str
+    needing: str
     measured: str
     brief: str
     measurements: pd.DataFrame
@@ -238,7 +240,7 @@ def _gists(data: HeadsReportData) -> dict[str, str]:
     ablated = len(data.conditions) > 1
     return {
         "head": "What it attends to, token by token, and its numbers.",
-        "heads": positional_heads(data.heads, data.conditions[-1])
+        "heads": data.needing
         or f"{len(data.heads)} heads: labels, scores, intervals; to sort, filter and save.",
         "finders": next(iter(data.finding), ""),
         "loss": "Next-token loss with positions intact"

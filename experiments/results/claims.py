@@ -33,9 +33,15 @@ Verdict = Literal[
     "reproduced small",
     "uncertain",
     "contradicted",
+    "contradicted small",
     "not measured",
     "not testable here",
 ]
+# Of runs with fewer seeds than by default, or at smaller sizes.
+_SMALL: dict[Verdict, Verdict] = {
+    "reproduced": "reproduced small",
+    "contradicted": "contradicted small",
+}
 SIZES = ("width", "length", "depth", "training")
 
 
@@ -199,7 +205,7 @@ class Outcome:
     def by_bounds(self) -> Verdict:
         """What the claim's bounds alone say, whatever size would be needed."""
         found = self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
-        return "reproduced small" if found == "reproduced" and self.reduced else found
+        return _SMALL.get(found, found) if self.reduced else found
 
     @property
     def difference(self) -> float:

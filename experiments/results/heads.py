@@ -192,12 +192,16 @@ def headline(heads: pd.DataFrame, ablation: str | None) -> str:
     return f"{have}: {', '.join([*kinds, *([f'{others} others'] if others else [])])}."
 
 
-def positional_heads(heads: pd.DataFrame, ablation: str | None) -> str:
-    """Which heads lose their habit with the positions of their own layer.
+def positional_heads(
+    heads: pd.DataFrame, ablation: str | None, each_layer_alone: bool = True
+) -> str:
+    """Which heads lose their habit with positions.
 
     Args:
         heads: what `heads_table` gives.
-        ablation: the condition in which positions were taken away, if any.
+        ablation: the condition in which positions were taken away, if any, in words.
+        each_layer_alone: whether they were taken from a head's own layer alone; else from the
+            model.
 
     Returns:
         A sentence; "" where there are none.
@@ -207,10 +211,12 @@ def positional_heads(heads: pd.DataFrame, ablation: str | None) -> str:
     if not names:
         return ""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    told = "1 head needs positions in its"
-    if len(names) > 1:
-        told = f"{len(names)} heads need positions in their"
-    return f"{told} own layer ({ablation} takes them away): {', '.join(names[:_MOST_NAMED])}{more}."
+    one = len(names) == 1
+    told = "1 head needs" if one else f"{len(names)} heads need"
+    own = f"positions in {'its' if one else 'their'} own layer"
+    which = own if each_layer_alone else "the model's positions"
+    listed = ", ".join(names[:_MOST_NAMED])
+    return f"{told} {which} ({ablation} takes them away): {listed}{more}."
 
 
 def by_own_rules(heads: pd.DataFrame, labels: Sequence[str]) -> str:

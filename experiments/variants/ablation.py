@@ -11,6 +11,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import PositionAblation, ablate_positions
 from nope_interp.positions.conditions import parse_condition
 from nope_interp.positions.layers import LayerPositions
+from nope_interp.sites import layer_ranges
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,16 @@ class Ablation:
     def name(self) -> str | None:
         """What it is called, such as "rotary:none"; None where positions stay intact."""
         return None if self.how is None else str(parse_condition(self.how))
+
+    @property
+    def in_words(self) -> str | None:
+        """Its name and, where it does not act everywhere, the layers and heads in which it does:
+        "rotary:none in layer 0, head 1"."""
+        of_layers = [] if self.layers is None else [layer_ranges(self.layers)]
+        heads = ", ".join(map(str, sorted(self.heads or ())))
+        of_heads = [f"head{'s' if len(self.heads) > 1 else ''} {heads}"] if self.heads else []
+        where = ", ".join([*of_layers, *of_heads])
+        return f"{self.name} in {where}" if self.name and where else self.name
 
     def acts_in(self, layer: int) -> bool:
         """Whether it acts in this block."""

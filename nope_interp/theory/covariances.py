@@ -168,7 +168,7 @@ def _mlp_kernel(config: TransformerConfig) -> Callable[[Covariance], Covariance]
     nodes = np.linspace(-9, 9, 3601)
     weights = np.exp(-(nodes**2) / 2)
     weights /= weights.sum()
-    degrees = range(24)
+    degrees = range(25)  # the last one is even: activations are odd in their first degree alone
     polynomials = [
         np.polynomial.hermite_e.hermeval(nodes, np.eye(len(degrees))[k]) / math.sqrt(factorial(k))
         for k in degrees

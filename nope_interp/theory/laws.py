@@ -48,7 +48,7 @@ class LayerLaw:
 
     Biases are zero, gains one. Derivations use independence of the weight matrices, which is exact,
     and two approximations: sums over d components are Gaussian (relative error of order 1 / d),
-    and the mean of a ratio is the ratio of the means (in `share`; relative error below 0.35 v^2,
+    and the mean of a ratio is the ratio of the means (in `share`; relative error below 0.5 v^2,
     v the variance of a logit). The v / d term is its leading order.
 
     Args:
@@ -204,7 +204,9 @@ class LayerLaw:
 
         E[w_n^2] / E[(sum w)^2] as in `share`, less 1/m^2: with e = 1 - 1/r,
         e (1 - K) / (m^2 (1 - e (1 - K))).
-        Zero for m = 1. Derived here; Chi et al. 2023 set the weight to 1/m, which is its mean.
+        Zero for m = 1. Derived here; Chi et al. 2023 set the weight to 1/m, which is its mean. What
+        is left of 1/m^2 is small, so that the error of the ratio weighs more: at few keys the
+        variance is too large by up to about v of itself (m = 2: v/8 here, v/8 - v^2/8 in truth).
 
         Args:
             m: tokens seen, from 1; any shape.

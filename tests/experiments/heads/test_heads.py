@@ -18,6 +18,7 @@ from experiments import HeadClassification, HeadsConfig, classify_heads
 from experiments.heads import classify as heads
 from experiments.heads import reading as head_cells
 from experiments.heads.cell import HeadCell
+from experiments.heads.notes import recurring
 from experiments.heads.tokens import HeadTokens
 from experiments.results import heads as tables
 from experiments.results.measurements import write_arrays, write_table
@@ -28,6 +29,7 @@ from nope_interp import streams
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models import attention
+from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
@@ -199,8 +201,78 @@ def test_the_heads_that_need_positions_are_named() -> None:
     )
     assert said.endswith("L11H1 and 1 more.")
     assert tables.positional_heads(heads[13:], "rotary:none") == ""
+    added = tables.positional_heads(heads[:2], "learned:none", each_layer_alone=False)
+    assert added == "2 heads need the model's positions (learned:none takes them away): L0H1, L1H1."
     one = tables.positional_heads(heads[:1], "rotary:none")
     assert one == "1 head needs positions in its own layer (rotary:none takes them away): L0H1."
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ({}, ""),
+        ({"ablate_layers": (0,)}, " in layer 0"),
+        ({"ablate_heads": (1, 3)}, " in heads 1, 3"),
+    ],
+)
+def test_nothing_is_said_of_a_head_that_keeps_all_its_positions(
+    where: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    """Every head looks at itself, by the rotation of constant queries and keys alone."""
+    model = HookedTransformer(CONFIG.transformer)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.qkv.weight[:64] = 0
+            block.attn.qkv.bias[:64] = 3.0
+    file = save_model(model, tmp_path / "model.safetensors", task="text")
+    asked = HeadsConfig(
+        model=str(file), ablate="rotary", seq_len=40, n_sequences=16, quick=True, **where
+    )
+    done = classify_heads(asked, out=tmp_path, show_progress=False)
+    rows = done.heads
+    assert set(rows["label"]) == {"diagonal"}
+    kept = rows["layer"] != 0 if "ablate_layers" in where else rows["layer"] < 0
+    if "ablate_heads" in where:
+        kept = ~rows["head"].isin(where["ablate_heads"])
+    assert set(rows.loc[~kept, "dependence"]) == {"positional"}
+    assert rows.loc[kept, "dependence"].isna().all()
+    assert rows.loc[kept, "retention"].isna().all()
+    assert f"(rotary:none{words} takes them away)" in done.needing
+    assert f"when positions are taken away (rotary:none{words})." in done.headline
+    page = done.write_report().read_text(encoding="utf-8")
+    assert f"those of the model under rotary:none{words}." in page
+
+
+def test_a_vocabulary_in_which_tokens_recur_too_often_is_told() -> None:
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randint(10, (2, 20), generator=generator)
+    repeated = torch.cat((torch.zeros(2, 1, dtype=torch.long), half, half), dim=1)
+    empty = dict.fromkeys(("text", "text_before", "copies"), repeated)
+    empty |= dict.fromkeys(("alphabet_fit", "alphabet_held_out"), repeated)
+    tokens = HeadTokens(repeated=repeated, start=1, period=20, **empty)
+    shares: dict[str, list[float]] = {"induction": [], "duplicate_token": []}
+    for row in repeated.tolist():
+        for at in range(21, 41):
+            same = [key for key in range(at + 1) if row[key] == row[at]]
+            after = [key + 1 for key in same if key + 1 <= at]
+            assert at - 20 in same
+            assert at - 19 in after
+            shares["induction"].append(1 / len(after))
+            shares["duplicate_token"].append(1 / len(same))
+    wanted = {name: sum(of) / len(of) for name, of in shares.items()}
+    assert tokens.perfect() == pytest.approx(wanted)
+    _, note = recurring(tokens)
+    assert f"a perfect duplicate-token head scores {wanted['duplicate_token']:.2f} here" in note
+    many = torch.arange(20).repeat(2, 2)
+    assert recurring(dataclasses.replace(tokens, repeated=many, start=0)) == []
+
+
+def test_positions_added_to_the_embedding_are_taken_from_the_model(tmp_path: Path) -> None:
+    learned = dataclasses.replace(CONFIG.transformer, positions="learned")
+    asked = dataclasses.replace(CONFIG, transformer=learned, ablate="learned", quick=True)
+    done = classify_heads(asked, out=tmp_path, show_progress=False)
+    assert done.info["each_layer_alone"] is False
+    assert "added to the embedding, and so are taken from the whole" in " ".join(done.info["notes"])
 
 
 def test_the_model_is_the_same_again_after_the_ablation(

@@ -46,6 +46,17 @@ def test_rules_are_read_in_their_order(tmp_path: Path) -> None:
     assert own_rules(None) == ()
 
 
+@pytest.mark.parametrize("metric", ["uniform", "entropy", "repeated_token"])
+def test_what_shuffling_keeps_is_not_held_against_it(tmp_path: Path, metric: str) -> None:
+    told = f'[[rule]]\nlabel = "x"\nmetric = "{metric}"\nthreshold = 0.5\n'
+    (rule,) = own_rules(written(tmp_path / "rules.toml", told))
+    assert rule.nulls == (RANDOM_INIT,)
+    (rule,) = own_rules(written(tmp_path / "rules.toml", told + "nulls = []\n"))
+    assert rule.nulls == ()
+    with pytest.raises(UserError, match=f"holds {metric} against shuffled offsets, which do not"):
+        own_rules(written(tmp_path / "rules.toml", told + 'nulls = ["shuffled offsets"]\n'))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [

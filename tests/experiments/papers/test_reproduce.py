@@ -9,7 +9,7 @@ import re
 import shutil
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import numpy as np
@@ -55,6 +55,7 @@ from experiments.results.claims import (
     SETTING_LATER,
     Claim,
     Outcome,
+    Verdict,
 )
 from experiments.results.findings import (
     Figure,
@@ -278,7 +279,7 @@ def test_a_smaller_run_has_a_word_of_its_own_in_place_of_reproduced() -> None:
     claim = Claim("x", "x", "x", "x", "x", BEFORE, high=1)
     within, across, beyond = (Measured(x, x - 0.5, x + 0.5, 5) for x in (0.0, 1.0, 2.0))
     words = [Outcome(claim, found, reduced=True).verdict for found in (within, across, beyond)]
-    assert words == ["reproduced small", "uncertain", "contradicted"]
+    assert words == ["reproduced small", "uncertain", "contradicted small"]
     assert Outcome(claim, within).verdict == "reproduced"
 
 
@@ -546,7 +547,7 @@ def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> N
         "scratchpad-format",
     }
     counts = found["status"][ours].value_counts()
-    words = ("reproduced small", "contradicted")
+    words = get_args(Verdict)[1:]
     said = "".join(f", {counts[word]} {word}" for word in words if word in counts)
     assert finished.headline == (
         "0 of the paper's 11 claims reproduced, 3 reproduced small, 8 not measured; "

@@ -93,6 +93,7 @@ def synthetic_heads(
     heads = _heads(rng, kinds, len(conditions) > 1)
     fields: dict[str, Any] = {
         "title": "The attention heads of a made-up model",
+        "needing": "",
         "headline": "Synthetic numbers: 5 of 16 heads have a label, and none keeps it.",
         "measured": "Read on text with a begin token. Its loss is 3.1 nats per token.",
         "brief": "Loss 3.10, chance 5.50 nats per token.",
