@@ -95,7 +95,8 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
     context = config.context or model.config.max_position_embeddings
     if most is not None and context > most:
         raise FieldError(
-            "context", f"is {context}: {config.model!r} has positions for {most} tokens."
+            "context",
+            f"is {context}: {config.model!r} has positions for {most}, so give at most that.",
         )
     lengths = config.lengths_of(context, most)
     check_has_positions(model.config, max(*lengths, config.training.seq_len))

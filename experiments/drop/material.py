@@ -216,9 +216,10 @@ def _chosen(
     if len(among) < n:
         copies = len(every) - len(among)
         beside = f", {copies} more share 32 in a row with the trained text" if copies else ""
+        varied = ", one that repeats itself less," if copies else ""
         raise UserError(
             f"the text is too short: what is held out has {len(among)} of {n} windows of "
-            f"{windows.shape[1]} tokens{beside}: give a longer text, or shorter sequences "
+            f"{windows.shape[1]} tokens{beside}: give a longer text{varied} or shorter sequences "
             "(--seq-len, --read-lengths)."
         )
     order = torch.randperm(len(among), generator=split_generator("held_out", seed))

@@ -25,7 +25,7 @@ from experiments.heads.found_by import (
     left_out_of_finders,
 )
 from experiments.heads.judged import edges_of, judged_by, rows_of_run
-from experiments.heads.notes import judged_how, notes_of, reached, recurring
+from experiments.heads.notes import notes_of
 from experiments.heads.prompts import prompts_of
 from experiments.heads.reading import read_cell
 from experiments.heads.result import HeadClassification
@@ -207,9 +207,7 @@ class _Reader(Reader[HeadsConfig]):
             "notes": [
                 *self.notes,
                 *variant.how_read,
-                *notes_of(tokens, variant.model),
-                *recurring(tokens),
-                *judged_how(ablation, each),
+                *notes_of(tokens, variant.model, ablation, each),
                 *filter(None, [unread or left_out_of_finders(variant.model)]),
                 *caveats,
             ],
@@ -219,9 +217,7 @@ class _Reader(Reader[HeadsConfig]):
         if config.model is None:
             facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
         rows = [
-            *rows_of_run(
-                context, found, nulls, untrained, judged, partial(reached, ablation, each)
-            ),
+            *rows_of_run(context, found, nulls, untrained, judged, ablation.heads, each),
             *edge_rows(edges_of(variant.model, judged[INTACT].labels), context),
         ]
         measurements = pd.concat([table(rows), finders], ignore_index=True)

@@ -1,7 +1,7 @@
 """From what was read of heads to what is kept of them: labels, rows of the table, and pairs."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from probes.head_rules import Rule
 from probes.heads.detectors import HeadScores
 from probes.heads.labels import Dependence, HeadLabel, dependence, early_labels, label_heads
 
+# A head that keeps all of its positions shows nothing of whether it needs them.
 _UNTOLD = Dependence("", np.nan, np.nan, np.nan)
 
 
@@ -67,7 +68,8 @@ def rows_of_run(
     nulls: Mapping[str, HeadCell],
     untrained: str,
     judged: Mapping[str, Judged],
-    reached: Callable[[int, int], bool],
+    heads: Collection[int] | None,
+    each: Collection[int],
 ) -> Iterator[dict[str, Any]]:
     """Rows of the tidy table: every score and label, and what is left of them under an ablation.
 
@@ -77,7 +79,8 @@ def rows_of_run(
         nulls: what its random-init variant showed.
         untrained: what that variant is called.
         judged: the labels, by condition.
-        reached: whether positions are taken away from a head at all, by its layer and number.
+        heads: those that positions are taken from; None for all.
+        each: the layers that are ablated alone; empty where the whole model is.
     """
     for title, cell in cells.items():
         here = context | {"positions": title}
@@ -93,13 +96,12 @@ def rows_of_run(
         whole = cells[name].scores
         ablations = {"dependence": cells[intact].alone or whole, "retention, whole model": whole}
         for probe, scores in ablations.items():
-            # A head that keeps all positions shows nothing of whether it needs them.
-            everywhere = scores is whole
             left = {
                 (found.layer, found.head): dependence(
                     found.label, cells[intact].scores[found.layer], scores[found.layer], found.head
                 )
-                if everywhere or reached(found.layer, found.head)
+                if scores is whole
+                or (found.layer in each and (heads is None or found.head in heads))
                 else _UNTOLD
                 for found in judged[intact].labels
             }

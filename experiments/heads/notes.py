@@ -10,42 +10,17 @@ from nope_interp.sites import layer_ranges
 from probes.head_rules import RULES
 
 
-def reached(ablation: Ablation, each: Mapping[int, Ablation], layer: int, head: int) -> bool:
-    """Whether a head is without positions where its own layer alone is ablated, if any is."""
-    in_heads = ablation.heads is None or head in ablation.heads
-    return not each or (layer in each and in_heads)
+def notes_of(
+    tokens: HeadTokens, model: HookedModel, ablation: Ablation, each: Mapping[int, Ablation]
+) -> list[str]:
+    """All of it.
 
-
-def recurring(tokens: HeadTokens) -> list[str]:
-    """Which labels no head can have, since random tokens recur too often."""
-    perfect = tokens.perfect()
-    return [
-        f"Random tokens recur in so small a vocabulary: a perfect {rule.label} head scores "
-        f"{perfect[rule.metric]:.2f} here, less than the label's bound of {rule.threshold:g}. Give "
-        "shorter sequences (--seq-len)."
-        for rule in RULES
-        if rule.metric in perfect and perfect[rule.metric] < rule.threshold
-    ]
-
-
-def judged_how(ablation: Ablation, each: Mapping[int, Ablation]) -> list[str]:
-    """What tells whether a head depends on positions."""
-    if ablation.how is None:
-        return []
-    if not each:
-        return [
-            "These positions are added to the embedding, and so are taken from the whole model "
-            "alone. A head that loses its score may read them itself, or need an earlier head that "
-            "does."
-        ]
-    return [
-        "Whether a head depends on positions is judged with its own layer ablated and the rest "
-        "intact. Of a head that keeps all of its positions nothing is said. The labels and scores "
-        f"beside it are those of the model under {ablation.in_words}."
-    ]
-
-
-def notes_of(tokens: HeadTokens, model: HookedModel) -> list[str]:
+    Args:
+        tokens: what heads are read on.
+        model: whose heads they are.
+        ablation: what is taken away.
+        each: the same of each layer alone; empty where it is taken from the whole model.
+    """
     begun = (
         "Every sequence begins with the begin token."
         if tokens.start
@@ -63,6 +38,37 @@ def notes_of(tokens: HeadTokens, model: HookedModel) -> list[str]:
         f"and {len(tokens.repeated)} of repeated random tokens. Another {len(tokens.copies)} "
         f"are copies of one token. Another {len(tokens.alphabet_held_out)} are of a small "
         "alphabet, beside as many to fit on.",
+        *recurring(tokens),
+        *_judged_how(ablation, each),
         "K-composition is computed from the weights alone: a rotation between the two heads, and "
         "norms of queries and keys, are left out.",
+    ]
+
+
+def recurring(tokens: HeadTokens) -> list[str]:
+    """Which labels no head can have, since random tokens recur too often."""
+    perfect = tokens.perfect()
+    return [
+        f"Random tokens recur in so small a vocabulary: a perfect {rule.label} head scores "
+        f"{perfect[rule.metric]:.2f} here, less than the label's bound of {rule.threshold:g}. Give "
+        "shorter sequences (--seq-len)."
+        for rule in RULES
+        if rule.metric in perfect and perfect[rule.metric] < rule.threshold
+    ]
+
+
+def _judged_how(ablation: Ablation, each: Mapping[int, Ablation]) -> list[str]:
+    """What tells whether a head depends on positions."""
+    if ablation.how is None:
+        return []
+    if not each:
+        return [
+            "These positions are added to the embedding, and so are taken from the whole model "
+            "alone. A head that loses its score may read them itself, or need an earlier head that "
+            "does."
+        ]
+    return [
+        "Whether a head depends on positions is judged with its own layer ablated and the rest "
+        "intact. Of a head that keeps all of its positions nothing is said. The labels and scores "
+        f"beside it are those of the model under {ablation.in_words}."
     ]

@@ -10,13 +10,13 @@ its value.
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from operator import index
 
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
 from nope_interp.errors import UserError, shown, unknown_name
-from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel, check_hooked
 from nope_interp.interventions.intervene import Function, Running, Where, changed_at, intervene
 from nope_interp.models.transformer import HookedTransformer
@@ -81,13 +81,12 @@ def read_changed(
 
 def _numbers(heads: Collection[int]) -> list[int]:
     """Those of heads, from a list, an array or a tensor of them."""
-    listed = heads.tolist() if hasattr(heads, "tolist") else heads
-    if not isinstance(listed, Collection) or isinstance(listed, str):
-        raise UserError(f"heads is {heads}: give a list, [{heads}].")
-    for head in listed:
-        if not is_whole(head, 0):
-            raise UserError(f"head is {shown(head)}: give whole numbers from 0.")
-    return [int(head) for head in listed]
+    try:
+        return [index(head) for head in heads]
+    except TypeError as error:
+        several = isinstance(heads, Collection)
+        remedy = "a list of whole numbers" if several else f"a list, [{heads}]"
+        raise UserError(f"heads is {shown(heads)}: give {remedy}.") from error
 
 
 def _noted(

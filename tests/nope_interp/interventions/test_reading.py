@@ -144,8 +144,9 @@ def test_heads_and_routes_are_given_in_any_collection(
         ({"routes": ["keys"], "heads": []}, "nothing would read"),
         ({"routes": ["keys"], "heads": 0}, r"heads is 0: give a list, \[0\]"),
         ({"heads": torch.tensor([], dtype=torch.int64)}, "nothing would read"),
-        ({"heads": ["0"]}, "head is '0': give whole numbers from 0"),
-        ({"heads": "01"}, "heads is 01: give a list"),
+        ({"heads": ["0"]}, r"heads is \['0'\]: give a list of whole numbers"),
+        ({"heads": "01"}, "heads is '01': give a list of whole numbers"),
+        ({"heads": [0.5]}, r"heads is \[0.5\]: give a list of whole numbers"),
         ({"functions": {7: turned}}, r"has no 'blocks\.7\.attn\.hook_in'"),
     ],
 )
