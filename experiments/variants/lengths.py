@@ -7,7 +7,7 @@ from nope_interp.errors import UserError, shown, warn
 from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel
 from nope_interp.memory import check_room, forward_bytes
-from nope_interp.positions.layers import TABLED, family_encoding
+from nope_interp.positions.families import TABLED, family_encoding
 
 # Families that look their angles, or biases, up in a table, which ends.
 _TABLES = (*TABLED, "mpt")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -12,33 +11,17 @@ from torch import Tensor
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel, wrapped
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.families import (
+    FAMILIES,
+    NEIGHBOURS,
+    TABLED,
+    WITHOUT,
+    family_encoding,
+    has_encoding,
+    layer_type,
+    window_of,
+)
 from nope_interp.sites import layer_ranges
-
-# Families, by Hugging Face `model_type`, whose every source of position is known. Any other may
-# carry positions where nothing here looks, so it is refused.
-_BY_ENCODING = {
-    "learned": ("gpt2", "gpt_neo", "opt"),
-    "rotary": (
-        *("codegen", "cohere", "cohere2", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text"),
-        *("gpt_neox", "gpt_oss", "gptj", "granite", "granitemoe", "granitemoehybrid", "llama"),
-        *("llama4_text", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3"),
-        *("olmo_hybrid", "phi"),
-        *("phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2"),
-    ),
-    "alibi": ("bloom", "mpt"),
-    "t5": ("t5",),
-    # Recurrent layers tell order; attention has no positions.
-    "none": ("jamba",),
-}
-FAMILIES = {family: encoding for encoding, names in _BY_ENCODING.items() for family in names}
-
-# Families whose frequencies turn neighbouring dimensions; the others' turn one of each half.
-_NEIGHBOURS = ("codegen", "cohere", "cohere2", "gptj", "llama4_text")
-
-# Set in a pretrained model's config where its family's positions are switched off: it has none.
-WITHOUT = "without_positions"
-# Families whose attention looks its sines and cosines up in a table of its own.
-TABLED = ("gptj", "codegen")
 
 _NAMES = {"rotary": "rotary positions", "alibi": "ALiBi", "t5": "T5's relative bias"}
 
@@ -128,17 +111,6 @@ def edge_notes(layers: Iterable[LayerPositions], seq_len: int) -> tuple[str, ...
         f"{layer_ranges(at)}, whose edge shows position."
         for edge, at in edges.items()
     )
-
-
-def family_encoding(config: Any) -> str | None:
-    """How the family of a Hugging Face config encodes positions; None where that is not known.
-
-    Args:
-        config: of a loaded model, or of one that is to be loaded.
-    """
-    if config.model_type == "falcon" and config.alibi:
-        return "alibi"
-    return FAMILIES.get(config.model_type)
 
 
 def layer_positions(model: HookedModel) -> tuple[LayerPositions, ...]:
@@ -251,9 +223,9 @@ def _own(model: HookedTransformer) -> tuple[LayerPositions, ...]:
 
 
 def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPositions:
-    encoding, kind = _encoding(config, layer), _layer_type(config, layer)
+    encoding, kind = _encoding(config, layer), layer_type(config, layer)
     chunk = config.attention_chunk_size if kind == "chunked_attention" else None
-    found = LayerPositions(layer, encoding, window=_window(config, layer), chunk=chunk)
+    found = LayerPositions(layer, encoding, window=window_of(config, layer), chunk=chunk)
     if encoding != "rotary":
         return found
     frequencies = _frequencies(model, layer)
@@ -263,7 +235,7 @@ def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPosit
         found,
         rotary_base=_base(config, kind),
         rotary_dims=2 * len(frequencies),
-        neighbours=config.model_type in _NEIGHBOURS,
+        neighbours=config.model_type in NEIGHBOURS,
         rotary_still=2 * int((frequencies == 0).sum()),
     )
 
@@ -274,7 +246,7 @@ def rotary_attribute(model: HookedModel, layer: int, name: str) -> Any:
     # Llama 4's names as its trunk what is none, and holds the trunk within.
     rotary = trunk.rotary_emb if hasattr(trunk, "rotary_emb") else trunk.model.rotary_emb
     rotary = getattr(rotary, "original_component", rotary)
-    own = f"{_layer_type(model.original_model.config, layer)}_{name}"
+    own = f"{layer_type(model.original_model.config, layer)}_{name}"
     return getattr(rotary, own if hasattr(rotary, own) else name)
 
 
@@ -295,75 +267,13 @@ def _base(config: Any, kind: str | None) -> float:
 
 
 def _encoding(config: Any, layer: int) -> str:
-    family, kind = config.model_type, _layer_type(config, layer)
-    if kind == "linear_attention":
+    if layer_type(config, layer) == "linear_attention":
         return "recurrence"
-    if getattr(config, WITHOUT, False) or not _rotates(config, family, layer, kind):
+    if getattr(config, WITHOUT, False) or not has_encoding(config, layer):
         return "none"
     encoding = family_encoding(config)
     assert encoding is not None  # else `layer_positions` refused the family
     return encoding
-
-
-def _rotates(config: Any, family: str, layer: int, kind: str | None) -> bool:
-    """Whether a layer has its family's encoding, for hybrids, some of whose layers have none."""
-    if family in ("smollm3", "llama4_text"):
-        return bool(config.no_rope_layers[layer])
-    if family == "cohere2" or (family == "exaone4" and config.sliding_window is not None):
-        return kind == "sliding_attention"
-    if family == "olmo_hybrid":
-        return (config.rope_parameters or {}).get("rope_theta") is not None
-    if family == "granitemoehybrid":
-        return bool(config.position_embedding_type == "rope")
-    return True
-
-
-def rotates_somewhere(config: Any) -> bool:
-    """Whether any layer of a rotary family's model has its rotation, by its own config.
-
-    Args:
-        config: of a loaded model, or of one that is to be loaded.
-    """
-    kinds = ((layer, _layer_type(config, layer)) for layer in range(config.num_hidden_layers))
-    return any(_rotates(config, config.model_type, layer, kind) for layer, kind in kinds)
-
-
-def head_size(config: Any) -> int:
-    """How many dimensions a head of a Hugging Face model has.
-
-    Args:
-        config: of a rotary model; one that does not say divides its width among its heads.
-    """
-    own = getattr(config, "head_dim", None)
-    return int(own or config.hidden_size // config.num_attention_heads)
-
-
-@cache
-def declared(family: Any) -> frozenset[str]:
-    """What a family's config declares, and its code heeds: transformers keeps other keys, too.
-
-    Args:
-        family: the class of the config.
-    """
-    return frozenset(family().to_dict())
-
-
-def _heeded(config: Any, name: str) -> Any:
-    return getattr(config, name, None) if name in declared(config.__class__) else None
-
-
-def _layer_type(config: Any, layer: int) -> str | None:
-    # Jamba's are made of other fields.
-    own = config.model_type == "jamba"
-    types = config.layer_types if own else _heeded(config, "layer_types")
-    return None if types is None else types[layer]
-
-
-def _window(config: Any, layer: int) -> int | None:
-    if config.model_type == "gpt_neo":
-        return config.window_size if config.attention_layers[layer] == "local" else None
-    windowed = _layer_type(config, layer) in (None, "sliding_attention")
-    return _heeded(config, "sliding_window") if windowed else None
 
 
 def _describe(kind: LayerPositions) -> str:

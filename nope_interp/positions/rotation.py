@@ -14,10 +14,8 @@ from nope_interp.hooked_model import HookedModel, key_heads
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.changes import Args, Change, Heads, Kwargs, position_permutation
 from nope_interp.positions.conditions import Condition
-from nope_interp.positions.layers import TABLED, LayerPositions, rotary_attribute
-
-# Families whose attention is given its angles: no hook shows them.
-_GIVEN = ("llama4_text", "olmo_hybrid")
+from nope_interp.positions.families import GIVEN, TABLED
+from nope_interp.positions.layers import LayerPositions, rotary_attribute
 
 
 def turning_frequencies(condition: Condition, n: int) -> Bool[Tensor, " frequency"]:
@@ -59,7 +57,7 @@ def rotary_changes(
     family, still = None, 1.0
     if not isinstance(model, HookedTransformer):
         family = model.original_model.config.model_type
-    own = family in (*TABLED, *_GIVEN)
+    own = family in (*TABLED, *GIVEN)
     if own and heads is not None:
         raise UserError(f"a {family} model shows no rotated queries: ablate whole layers of it.")
     # The cosine of angle 0 is 1, or the factor by which YaRN and LongRoPE scale queries and keys.
@@ -72,7 +70,7 @@ def rotary_changes(
         yield Change(at, attn, "arguments", table.swap)
         put_back = table.put_back, table.undo
         yield Change(f"{at}.embed_positions", attn, "output", *put_back, gives_back=True)
-    elif family in _GIVEN or (family and condition.name == "shuffled" and heads is None):
+    elif family in GIVEN or (family and condition.name == "shuffled" and heads is None):
         # The hooks of cosines see a block of queries at a time, and these trade places with all.
         yield Change(f"{at} position_embeddings", attn, "arguments", rotation.of_arguments)
     elif heads is None:

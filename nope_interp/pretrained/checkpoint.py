@@ -12,7 +12,7 @@ import torch
 
 from nope_interp.errors import UserError
 from nope_interp.memory import check_fits
-from nope_interp.positions.layers import WITHOUT
+from nope_interp.positions.families import WITHOUT
 from nope_interp.pretrained.declared import (
     check_pairs,
     check_rotation,

@@ -9,7 +9,8 @@ from torch import Tensor
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.sinks import attention_sinks, sink_share
-from nope_interp.positions.layers import family_encoding, layer_positions
+from nope_interp.positions.families import family_encoding
+from nope_interp.positions.layers import layer_positions
 from nope_interp.positions.order import ROUNDING, order_dependence
 from nope_interp.shapes import AttentionMaps, Tokens
 

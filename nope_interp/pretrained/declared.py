@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.models.config import DECLARED
-from nope_interp.positions.layers import (
+from nope_interp.positions.families import (
     FAMILIES,
     TABLED,
     WITHOUT,

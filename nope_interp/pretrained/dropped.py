@@ -20,7 +20,7 @@ from nope_interp.files import (
     read_json,
     write_json,
 )
-from nope_interp.positions.layers import WITHOUT, family_encoding
+from nope_interp.positions.families import WITHOUT, family_encoding
 from nope_interp.pretrained.published import Format, add_norms, check_norms, published_form
 from nope_interp.pretrained.quiet import quiet
 from nope_interp.pretrained.switched_off import switch_off

@@ -3,7 +3,7 @@
 from typing import Any
 
 from nope_interp.errors import UserError
-from nope_interp.positions.layers import declared, head_size
+from nope_interp.positions.families import declared, head_size
 
 # Of Gemma 3 the file's scaling is that of its global layers (its family's configs say so).
 _GLOBAL = "full_attention"

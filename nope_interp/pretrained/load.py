@@ -22,7 +22,7 @@ from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import given_path
 from nope_interp.hooked_model import HookedModel
 from nope_interp.memory import check_fits, check_weights
-from nope_interp.positions.layers import WITHOUT
+from nope_interp.positions.families import WITHOUT
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
 from nope_interp.pretrained.checkpoint import read_checkpoint
 from nope_interp.pretrained.checks import PARITY, check_bridge, check_order, dtype_name

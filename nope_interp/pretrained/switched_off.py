@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nope_interp.positions.layers import WITHOUT, family_encoding
+from nope_interp.positions.families import WITHOUT, family_encoding
 
 
 class _Unrotated(nn.Module):
