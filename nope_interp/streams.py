@@ -225,7 +225,9 @@ class Enough(Exception):
     """Ends a forward pass of which all that anybody wants has been computed."""
 
 
-def firing_hooks(model: HookedModel, names: Iterable[str], tokens: Tokens) -> set[str]:
+def firing_hooks(
+    model: HookedModel, names: Iterable[str], tokens: Tokens
+) -> dict[str, tuple[int, ...]]:
     """Which of these hooks fire when the model reads `tokens`; names it lacks do not.
 
     Bridges list hook points that their architecture never computes.
@@ -236,12 +238,12 @@ def firing_hooks(model: HookedModel, names: Iterable[str], tokens: Tokens) -> se
         tokens: one sequence or more; two tokens are enough.
 
     Returns:
-        Those of `names` that fired.
+        Those of `names` that fired, with the shape of what they show.
     """
-    fired: set[str] = set()
+    fired: dict[str, tuple[int, ...]] = {}
 
     def note(activations: Tensor, hook: object, name: str) -> None:
-        fired.add(name)
+        fired[name] = tuple(activations.shape)
 
     hooks = [(name, partial(note, name=name)) for name in names if name in model.hook_dict]
     with torch.no_grad(), model.hooks(fwd_hooks=hooks):

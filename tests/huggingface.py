@@ -111,6 +111,32 @@ _LLAMA4 = {
     "no_rope_layers": [1, 0],
     "attention_chunk_size": WINDOW,
 }
+_AFMOE = {
+    **_LOCAL_AND_GLOBAL,
+    "num_dense_layers": 1,
+    "num_experts": 2,
+    "num_experts_per_tok": 1,
+    "num_shared_experts": 1,
+    "moe_intermediate_size": 32,
+}
+_GLM_EXPERTS = {
+    "n_routed_experts": 2,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+_DELTAS = {
+    **_GROUPED,
+    "num_hidden_layers": 4,
+    "head_dim": 8,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+_HEADS_OF_8 = {**_GROUPED, "head_dim": 8}
 _GPTJ = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 64}
 
 # One model per family whose positions can be taken away: class, its config, its options.
@@ -148,6 +174,28 @@ _FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "cohere2": ("Cohere2ForCausalLM", "Cohere2Config", _LOCAL_AND_GLOBAL),
     "llama4": ("Llama4ForCausalLM", "Llama4TextConfig", _LLAMA4),
     "exaone4": ("Exaone4ForCausalLM", "Exaone4Config", _LOCAL_AND_GLOBAL),
+    "afmoe": ("AfmoeForCausalLM", "AfmoeConfig", _AFMOE),
+    "apertus": ("ApertusForCausalLM", "ApertusConfig", _GROUPED),
+    "arcee": ("ArceeForCausalLM", "ArceeConfig", _GROUPED),
+    "ernie4_5": ("Ernie4_5ForCausalLM", "Ernie4_5Config", _HEADS_OF_8),
+    "glm": ("GlmForCausalLM", "GlmConfig", _HEADS_OF_8),
+    "glm4": ("Glm4ForCausalLM", "Glm4Config", _HEADS_OF_8),
+    "glm4_moe": ("Glm4MoeForCausalLM", "Glm4MoeConfig", {**_HEADS_OF_8, **_GLM_EXPERTS}),
+    "gpt_bigcode": (
+        "GPTBigCodeForCausalLM",
+        "GPTBigCodeConfig",
+        {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    ),
+    "hunyuan": ("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Config", _HEADS_OF_8),
+    "ministral3": ("Ministral3ForCausalLM", "Ministral3Config", _HEADS_OF_8),
+    "nanochat": ("NanoChatForCausalLM", "NanoChatConfig", _GROUPED),
+    "olmoe": (
+        "OlmoeForCausalLM",
+        "OlmoeConfig",
+        {**_GROUPED, "num_experts": 2, "num_experts_per_tok": 1},
+    ),
+    "seed_oss": ("SeedOssForCausalLM", "SeedOssConfig", _HEADS_OF_8),
+    "vaultgemma": ("VaultGemmaForCausalLM", "VaultGemmaConfig", _LOCAL_AND_GLOBAL),
     "olmo": ("OlmoForCausalLM", "OlmoConfig", _GROUPED),
     "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", _GROUPED),
     "olmo3": (
@@ -230,6 +278,8 @@ _VARIANTS |= {
         *_FAMILIES["exaone4"][:2],
         {**_GROUPED, "head_dim": 8, "sliding_window": None, "layer_types": ["full_attention"] * 2},
     ),
+    "hunyuan_norms": ("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Config", _HEADS_OF_8),
+    "afmoe_norms": ("AfmoeForCausalLM", "AfmoeConfig", _AFMOE),
     "stablelm_normed_heads": (
         *_FAMILIES["stablelm"][:2],
         {**_GROUPED, "qk_layernorm": True, "use_parallel_residual": True},
@@ -244,6 +294,8 @@ _OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "OlmoHybridConfig",
         {**_GROUPED, "num_hidden_layers": 4},
     ),
+    "qwen3_5": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", _DELTAS),
+    "qwen3_next": ("Qwen3NextForCausalLM", "Qwen3NextConfig", {**_DELTAS, **_QWEN_EXPERTS}),
     "granitemoehybrid": (
         "GraniteMoeHybridForCausalLM",
         "GraniteMoeHybridConfig",
@@ -283,7 +335,7 @@ _OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-HYBRIDS = ("olmo_hybrid", "granitemoehybrid")
+HYBRIDS = ("olmo_hybrid", "granitemoehybrid", "qwen3_5", "qwen3_next")
 
 
 def plain_model(family: str, **changes: Any) -> Any:

@@ -13,7 +13,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from experiments.heads.reading import on_rotated
+from experiments.heads.rotated import on_rotated
 from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.positions.layers import LayerPositions

@@ -1,6 +1,6 @@
 """One reading of a model's heads: every detector at every layer, losses, frequencies, patterns."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from experiments.heads.cell import HeadCell
 from experiments.heads.checks import check_attention
+from experiments.heads.rotated import on_rotated
 from experiments.heads.tokens import HeadTokens
 from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
 from experiments.variants.ablation import Ablation
@@ -24,7 +25,7 @@ from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.progress import progress
 from nope_interp.sites import pattern_hook
-from nope_interp.streams import Listener, firing_hooks, stream
+from nope_interp.streams import Listener, stream
 from nope_interp.threads import one_thread_pool
 from probes.bootstrap import SequenceBootstrap
 from probes.heads.detectors import HeadProbe
@@ -286,52 +287,6 @@ def _scores_site(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> str:
     stream(model, tokens, listeners)
     scores, pattern = (seen[name] for name in names)
     return "hook_pattern" if torch.equal(scores, pattern) else "hook_attn_scores"
-
-
-def on_rotated(
-    model: HookedModel, readers: Mapping[int, Callable[[Tensor, Tensor], None]]
-) -> dict[str, Listener]:
-    """Listeners that bring each rotating layer's queries and keys together, for its reader.
-
-    They come after norms of queries and keys: after the rotation where the model shows it there,
-    else before, as their norms are the same. What a frequency turns stands one half of the rotated
-    dimensions apart, wherever the model has it.
-
-    Args:
-        model: a HookedTransformer or a bridge.
-        readers: by layer, what takes its queries and its keys, `[batch pos head d_head]` each.
-
-    Returns:
-        Listeners by hook name, for `stream`.
-    """
-    layers = layer_positions(model)
-    after = {layer: f"blocks.{layer}.attn.hook_rot_" for layer in readers}
-    names = [f"{stem}{of}" for stem in after.values() for of in "qk"]
-    firing = firing_hooks(model, names, torch.zeros(1, 2, dtype=torch.long))
-    listeners: dict[str, Listener] = {}
-    for layer, reader in readers.items():
-        stem = after[layer] if f"{after[layer]}q" in firing else f"blocks.{layer}.attn.hook_"
-        held: list[Tensor] = []
-        listeners[f"{stem}q"] = held.append
-        listeners[f"{stem}k"] = partial(_meet, reader, held, layers[layer])
-    return listeners
-
-
-def _meet(
-    reader: Callable[[Tensor, Tensor], None],
-    held: list[Tensor],
-    layer: LayerPositions,
-    keys: Tensor,
-) -> None:
-    reader(_halves_apart(held.pop(), layer), _halves_apart(keys, layer))
-
-
-def _halves_apart(x: Tensor, layer: LayerPositions) -> Tensor:
-    if not layer.neighbours:
-        return x
-    turned, rest = x[..., : layer.rotary_dims], x[..., layer.rotary_dims :]
-    turned = rearrange(turned, "... (frequency pair) -> ... (pair frequency)", pair=2)
-    return torch.cat((turned, rest), dim=-1)
 
 
 def _frequencies(

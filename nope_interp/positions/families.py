@@ -10,13 +10,15 @@ from typing import Any
 # Families, by Hugging Face `model_type`, whose every source of position is known. Any other may
 # carry positions where nothing here looks, so it is refused.
 _BY_ENCODING = {
-    "learned": ("gpt2", "gpt_neo", "opt"),
+    "learned": ("gpt2", "gpt_bigcode", "gpt_neo", "opt"),
     "rotary": (
-        *("codegen", "cohere", "cohere2", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text"),
-        *("gpt_neox", "gpt_oss", "gptj", "granite", "granitemoe", "granitemoehybrid", "llama"),
-        *("llama4_text", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3"),
-        *("olmo_hybrid", "phi"),
-        *("phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2"),
+        *("afmoe", "apertus", "arcee", "codegen", "cohere", "cohere2", "ernie4_5", "exaone4"),
+        *("falcon", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_neox"),
+        *("gpt_oss", "gptj", "granite", "granitemoe", "granitemoehybrid", "hunyuan_v1_dense"),
+        *("llama", "llama4_text", "ministral3", "mistral", "mixtral", "nanochat", "nemotron"),
+        *("olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe"),
+        *("qwen3", "qwen3_5_text", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "stablelm"),
+        *("starcoder2", "vaultgemma"),
     ),
     "alibi": ("bloom", "mpt"),
     "t5": ("t5",),
@@ -26,14 +28,16 @@ _BY_ENCODING = {
 FAMILIES = {family: encoding for encoding, names in _BY_ENCODING.items() for family in names}
 
 # Families whose frequencies turn neighbouring dimensions; the others' turn one of each half.
-NEIGHBOURS = ("codegen", "cohere", "cohere2", "gptj", "llama4_text")
+NEIGHBOURS = ("codegen", "cohere", "cohere2", "ernie4_5", "glm", "glm4", "gptj", "llama4_text")
+# Of these, families whose angles come in halves all the same: attention deals them out.
+ANGLES_IN_HALVES = ("ernie4_5", "glm", "glm4")
 
 # Set in a pretrained model's config where its family's positions are switched off: it has none.
 WITHOUT = "without_positions"
 # Families whose attention looks its sines and cosines up in a table of its own.
 TABLED = ("gptj", "codegen")
 # Families whose attention is given its angles: no hook shows them.
-GIVEN = ("llama4_text", "olmo_hybrid")
+GIVEN = ("afmoe", "llama4_text", "nanochat", "olmo_hybrid")
 
 
 def family_encoding(config: Any) -> str | None:
@@ -57,8 +61,10 @@ def has_encoding(config: Any, layer: int) -> bool:
     family, kind = config.model_type, layer_type(config, layer)
     if family in ("smollm3", "llama4_text"):
         return bool(config.no_rope_layers[layer])
-    if family == "cohere2" or (family == "exaone4" and config.sliding_window is not None):
+    if family in ("afmoe", "cohere2"):
         return kind == "sliding_attention"
+    if family == "exaone4":
+        return kind == "sliding_attention" or config.sliding_window is None
     if family == "olmo_hybrid":
         return (config.rope_parameters or {}).get("rope_theta") is not None
     if family == "granitemoehybrid":

@@ -17,6 +17,7 @@ from nope_interp.sites import layer_ranges
 from nope_interp.streams import run_trunk
 
 _TOKENS = 8
+_WRITTEN = ("hook_attn_out", "mixer.hook_out", "linear_attn.hook_out")
 
 # Rounding of a sum in another order, relative to its largest entry: a position shows as tenths.
 ROUNDING = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1, torch.float64: 1e-8}
@@ -56,8 +57,8 @@ def order_dependence(model: HookedModel, layers: tuple[LayerPositions, ...]) -> 
 
     hooks = []
     for layer in range(len(layers)):
-        # What attention writes, or the state-space model that stands in its place.
-        written = (f"blocks.{layer}.{name}" for name in ("hook_attn_out", "mixer.hook_out"))
+        # What attention writes, or the recurrence that stands in its place.
+        written = (f"blocks.{layer}.{name}" for name in _WRITTEN)
         for out in [name for name in written if name in model.hook_dict][:1]:
             into = f"blocks.{layer}.hook_resid_pre"
             hooks += [(into, write), (out, partial(read, layer=layer))]

@@ -14,7 +14,7 @@ from nope_interp.hooked_model import HookedModel, key_heads
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.changes import Args, Change, Heads, Kwargs, position_permutation
 from nope_interp.positions.conditions import Condition
-from nope_interp.positions.families import GIVEN, TABLED
+from nope_interp.positions.families import ANGLES_IN_HALVES, GIVEN, TABLED
 from nope_interp.positions.layers import LayerPositions, rotary_attribute
 
 
@@ -64,7 +64,8 @@ def rotary_changes(
     if family is not None and family not in TABLED:
         still = float(rotary_attribute(model, layer.layer, "attention_scaling"))
     n_frequencies = (layer.rotary_dims or 0) // 2
-    rotation = _Rotation(condition, still, n_frequencies, seed, layer.neighbours)
+    beside = layer.neighbours and family not in ANGLES_IN_HALVES
+    rotation = _Rotation(condition, still, n_frequencies, seed, layer.neighbours, beside)
     if family in TABLED:
         table = _Table(attn.original_component, rotation)
         yield Change(at, attn, "arguments", table.swap)
@@ -96,10 +97,10 @@ def _of_heads(
 
 @dataclass(frozen=True)
 class _Rotation:
-    """What cosines and sines, `[1 pos column]`, become.
+    """What cosines and sines, `[rows pos column]`, become: one row for all sequences, or one each.
 
-    `still` is the cosine of angle 0. A frequency has one column, or two: the second ones after all
-    the first ones, or each beside its first one where neighbouring dimensions turn together.
+    `still` is the cosine of angle 0. A frequency turns two dimensions, `neighbours` or one of each
+    half. It has one column, or two: each `beside` its first one, or after all the first ones.
     """
 
     condition: Condition
@@ -107,33 +108,34 @@ class _Rotation:
     n_frequencies: int
     seed: int
     neighbours: bool
+    beside: bool
 
-    def cosines(self, cos: Float[Tensor, "1 pos column"]) -> Float[Tensor, "1 pos column"]:
+    def cosines(self, cos: Float[Tensor, "rows pos column"]) -> Float[Tensor, "rows pos column"]:
         return self._changed(cos, self.still)
 
-    def sines(self, sin: Float[Tensor, "1 pos column"]) -> Float[Tensor, "1 pos column"]:
+    def sines(self, sin: Float[Tensor, "rows pos column"]) -> Float[Tensor, "rows pos column"]:
         return self._changed(sin, 0.0)
 
     def of_arguments(self, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         """Of an attention that is given them, or both of them as complex numbers."""
         given = kwargs["position_embeddings"]
         if isinstance(given, Tensor):
-            turns: Complex[Tensor, "1 pos frequency"] = given
+            turns: Complex[Tensor, "rows pos frequency"] = given
             return args, {**kwargs, "position_embeddings": self._changed(turns, self.still)}
         cos, sin = given
         changed = (self.cosines(cos), self.sines(sin))
         return args, {**kwargs, "position_embeddings": changed}
 
-    def each_once(self, x: Float[Tensor, "1 pos column"]) -> Float[Tensor, "1 pos frequency"]:
+    def each_once(self, x: Float[Tensor, "rows pos column"]) -> Float[Tensor, "rows pos frequency"]:
         """One column for each frequency."""
         copies = x.shape[-1] // self.n_frequencies
-        return x[..., :: copies if self.neighbours else 1][..., : self.n_frequencies]
+        return x[..., :: copies if self.beside else 1][..., : self.n_frequencies]
 
     def _changed(self, x: Tensor, still: float) -> Tensor:
         if self.condition.name == "shuffled":
             return x[:, position_permutation(x.shape[1], self.seed).to(x.device)]
         turning = turning_frequencies(self.condition, self.n_frequencies).to(x.device)
-        columns = "(frequency copy)" if self.neighbours else "(copy frequency)"
+        columns = "(frequency copy)" if self.beside else "(copy frequency)"
         copies = x.shape[-1] // self.n_frequencies
         return torch.where(repeat(turning, f"frequency -> {columns}", copy=copies), x, still)
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from experiments.heads.reading import on_rotated
+from experiments.heads.rotated import on_rotated
 from experiments.papers.barbero2024.removal import read_removed, removed
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.on_text import given_variant, held_out, sentences, told_of

@@ -15,7 +15,7 @@ from einops import einsum, reduce, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from experiments.heads.reading import on_rotated
+from experiments.heads.rotated import on_rotated
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.results.measured import Measured

@@ -126,6 +126,7 @@ def test_one_layer_alone_is_patched(monkeypatch: pytest.MonkeyPatch) -> None:
         ("jamba", {"attn_layer_period": 2, "attn_layer_offset": 1}, [1, 3]),
         ("granitemoehybrid", {}, [3]),
         ("olmo_hybrid", {}, [3]),
+        ("qwen3_next", {}, [3]),
     ],
 )
 def test_a_hybrid_shows_the_layers_that_have_heads(

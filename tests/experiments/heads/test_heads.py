@@ -628,7 +628,9 @@ def test_the_scores_that_are_read_make_the_pattern(family: str) -> None:
     model = bridged_model(family)
     tokens = torch.randint(4, model.cfg.d_vocab, (2, 12))
     site = head_cells._scores_site(model, tokens)
-    assert (site == "hook_pattern") == (family in ("opt", "gpt_neo", "gptj", "llama4"))
+    assert (site == "hook_pattern") == (
+        family in ("opt", "gpt_neo", "gptj", "llama4", "afmoe", "nanochat")
+    )
     seen: dict[str, torch.Tensor] = {}
 
     def keep(activations: torch.Tensor, hook: Any, name: str) -> None:
@@ -670,7 +672,10 @@ def test_heads_of_every_family_can_be_read(family: str) -> None:
 
 @pytest.mark.parametrize(
     ("family", "turned"),
-    [("llama", (0, 4)), ("cohere", (0, 1)), ("gptj", (0, 1)), ("llama4", (0, 1))],
+    [
+        *(("llama", (0, 4)), ("cohere", (0, 1)), ("gptj", (0, 1)), ("llama4", (0, 1))),
+        *(("glm", (0, 1)), ("ernie4_5", (0, 1)), ("nanochat", (0, 4)), ("afmoe_norms", (0, 4))),
+    ],
 )
 def test_a_frequency_is_read_where_the_family_turns_it(
     family: str, turned: tuple[int, int]
@@ -687,12 +692,27 @@ def test_a_frequency_is_read_where_the_family_turns_it(
     assert np.abs(others).max() < 1e-6
 
 
+@pytest.mark.parametrize(("family", "layer"), [("afmoe_norms", 0), ("olmo_hybrid", 3)])
+def test_frequencies_are_read_after_norms_of_queries_and_keys(family: str, layer: int) -> None:
+    model = bridged_model(family)
+    norm = model.blocks[layer].attn.k_norm.original_component
+    with torch.no_grad():
+        # Of each head the first frequency alone is let through.
+        norm.weight.copy_(torch.tensor([1.0, 0, 0, 0] * (len(norm.weight) // 4)))
+    tokens, layers = random_tokens(model.cfg.d_vocab), layer_positions(model)
+    cell = head_cells.read_cell(model, tokens, layers, [], seed=0, batch_size=4)
+    first, *others = cell.frequencies["key_norm"][-1 if layer else 0].T
+    assert (first > 0.01).all()
+    assert np.abs(others).max() < 1e-6
+
+
 @pytest.mark.parametrize(
     ("family", "changes", "attending"),
     [
         ("jamba", {"attn_layer_period": 2, "attn_layer_offset": 1}, [1, 3]),
         ("granitemoehybrid", {"layer_types": ["full_attention", *["linear_attention"] * 3]}, [0]),
         ("olmo_hybrid", {}, [3]),
+        ("qwen3_5", {}, [3]),
     ],
 )
 def test_heads_of_a_hybrid_are_those_of_its_attention(

@@ -48,13 +48,13 @@ from tests.small_models import D_VOCAB, random_tokens
 from tests.small_models import model as own_model
 
 OWN = tuple(f"ours_{positions}" for positions in POSITIONS if positions != "none")
-LEARNED = ("gpt2", "gpt_neo", "opt")
+LEARNED = ("gpt2", "gpt_bigcode", "gpt_neo", "opt")
 ROTARY = tuple(
     family for family in FAMILIES if family not in (*LEARNED, "bloom", "mpt", "falcon_alibi", "t5")
 )
 WINDOWED = (
     *("gpt_neo", "mistral", "gemma2", "gemma3", "phi3", "cohere2", "llama4", "exaone4", "olmo3"),
-    *("starcoder2", "gpt_oss"),
+    *("starcoder2", "gpt_oss", "afmoe", "afmoe_norms", "vaultgemma"),
 )
 # Longer than the attention window of those that have one.
 TOKENS = random_tokens(batch=2, pos=WINDOW + 6).clamp(min=4)
@@ -138,6 +138,24 @@ def test_rotary_conditions_equal_the_plain_model_at_other_positions(name: str) -
             assert_same(logits(built), expected)
             ablation.verify()
     assert differ(plain_logits(name, TOKENS), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt_neox", "cohere", "gptj", "glm", "glm4", "ernie4_5", "llama4", "afmoe"]
+)
+def test_a_band_equals_the_plain_model_whose_other_frequencies_stand_still(name: str) -> None:
+    built, plain = model(name), plain_model(name)
+    n = max((layer.rotary_dims or 0) // 2 for layer in layer_positions(built))
+    others = torch.arange(n) != 1
+    if name == "gptj":
+        for block in plain.transformer.h:
+            table = block.attn.embed_positions.view(-1, 2, n)
+            table[:, 0, others], table[:, 1, others] = 0.0, 1.0  # sines, then cosines
+    else:
+        rotary = plain.model.rotary_emb if name != "gpt_neox" else plain.gpt_neox.rotary_emb
+        rotary.inv_freq[others] = 0.0
+    with ablate_positions(built, "rotary:band=1-2"):
+        assert_same(logits(built), logits_of(plain, TOKENS))
 
 
 @pytest.mark.parametrize("name", LEARNED)
@@ -310,6 +328,8 @@ def test_ours_added_conditions_equal_another_table(positions: str) -> None:
         ("cohere", [2, 3]),
         ("phi3", [0, 1]),
         ("gpt_oss", [2, 3]),
+        ("glm", [0, 1]),
+        ("hunyuan_norms", [2, 3]),
         ("bloom", [0]),
         ("mpt", [0]),
         ("falcon_alibi", [0, 2]),
@@ -336,7 +356,9 @@ def test_heads_are_ablated_one_by_one(name: str, heads: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("condition", ["shuffled", "keep_highest=0.5"])
-@pytest.mark.parametrize("name", ["llama_yarn", "gpt_neox", "cohere_normed_heads", "ours_rotary"])
+@pytest.mark.parametrize(
+    "name", ["llama_yarn", "gpt_neox", "cohere_normed_heads", "glm", "hunyuan_norms", "ours_rotary"]
+)
 def test_all_heads_one_by_one_are_the_whole_layer(name: str, condition: str) -> None:
     built = model(name)
     with ablate_positions(built, f"rotary:{condition}", layers=[0]):
@@ -592,14 +614,15 @@ def test_what_each_layer_has() -> None:
     assert [layer.rotary_dims for layer in layer_positions(model("gpt_neox"))] == [4, 4]
     assert [layer.encoding for layer in layer_positions(model("smollm3"))] == ["rotary", "none"]
     assert [layer.encoding for layer in layer_positions(model("t5"))] == ["t5", "t5"]
-    for hybrid in ("cohere2", "llama4", "exaone4"):
+    for hybrid in ("afmoe", "cohere2", "llama4", "exaone4"):
         assert positions_in_words(model(hybrid)) == "rotary, none in layer 1"
     assert positions_in_words(model("exaone4_global")) == "rotary"
     assert [layer.chunk for layer in layer_positions(model("llama4"))] == [WINDOW, None]
     for hybrid in HYBRIDS:
+        turned = 2 if hybrid.startswith("qwen") else 8
         assert describe_positions(model(hybrid)) == (
-            "A recurrence in layers 0-2; rotary positions (base 10,000, 8 dimensions of a head) in "
-            "layer 3."
+            f"A recurrence in layers 0-2; rotary positions (base 10,000, {turned} dimensions of a "
+            "head) in layer 3."
         )
     ours = own_model(positions="rotary", rotary_base=500.0, rotary_fraction=0.5)
     assert layer_positions(ours)[1].rotary_dims == 4

@@ -542,7 +542,7 @@ def test_a_drope_checkpoint_is_checked_as_its_family_is(tmp_path: Path) -> None:
         load_pretrained(null)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "opt"])
+@pytest.mark.parametrize("family", ["gpt2", "gpt_bigcode", "gpt_neo", "opt"])
 def test_learned_positions_are_switched_off_too(family: str, tmp_path: Path) -> None:
     plain = eager(plain_model(family))
     table = plain.model.decoder.embed_positions if family == "opt" else plain.transformer.wpe
@@ -553,7 +553,10 @@ def test_learned_positions_are_switched_off_too(family: str, tmp_path: Path) -> 
     assert_without_positions(loaded, expected, atol=1e-5 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("family", ["cohere", "gptj", "codegen", "llama4", "gemma3", "phi", "phi3"])
+@pytest.mark.parametrize(
+    "family",
+    ["cohere", "gptj", "codegen", "llama4", "gemma3", "phi", "phi3", "glm", "afmoe"],
+)
 def test_each_way_of_rotating_is_switched_off(family: str, tmp_path: Path) -> None:
     folder = folder_of(family, tmp_path / "m")
     zeros = torch.zeros_like(TOKENS)
