@@ -27,6 +27,7 @@ from nope_interp.pretrained.published import (
     refuse_codellm,
 )
 from nope_interp.pretrained.switched_off import switch_off
+from nope_interp.pretrained.text_part import RENAMED, config_of_text, of_text, text_part
 
 # What transformers asks before it has weights converted; one load at a time says it.
 _NOT_CONVERTED = "DISABLE_SAFETENSORS_CONVERSION"
@@ -60,27 +61,33 @@ def read_checkpoint(
     refuse_codellm(name, {})
     raw, _ = PreTrainedConfig.get_config_dict(**where)
     refuse_codellm(name, raw)
-    drope = drope_format(raw)
+    drope, text = drope_format(raw), text_part(raw)
     as_read = raw if drope is None else {**raw, "model_type": drope.base}
+    as_read = as_read if text is None else text
     check_rotation(name, as_read)
     check_pairs(name, as_read)
     if drope is None:
         config = AutoConfig.from_pretrained(**where, trust_remote_code=False)
+        config = config if text is None else config_of_text(config)
     else:
         own = {key: value for key, value in raw.items() if key not in ("model_type", "auto_map")}
         config = AutoConfig.for_model(drope.base, **own)
-    none = without_positions(name, raw, config, positions, published=drope is not None)
+    said = raw if text is None else text
+    none = without_positions(name, said, config, positions, published=drope is not None)
     if not none and getattr(config, WITHOUT, False):
         setattr(config, WITHOUT, False)
     if config.model_type == "t5" and how["dtype"] is torch.float16:
         raise UserError("T5 keeps some weights in float32 beside float16: give bfloat16.")
     if how["device_map"] is None and not Path(where["pretrained_model_name_or_path"]).exists():
         _check_hubs(name, config, device, how["dtype"])
+    how = how if text is None else {**how, "key_mapping": RENAMED}
     model, unexpected = _weights(name, where, config, drope, how)
     if drope is None and config.model_type == "llama" and has_head_scales(unexpected):
         model, unexpected = _weights(name, where, config, Format("llama", scaled=True), how)
     if config.model_type in _WITH_MASKS:
         unexpected = {tensor for tensor in unexpected if not _SAVED_MASKS.search(tensor)}
+    if text is not None:
+        unexpected = of_text(model, unexpected)
     idle = set() if drope is None else drope.idle(unexpected)
     _refuse_unexpected(name, unexpected - idle, published=drope is not None or is_known(name))
     notes = []
@@ -89,6 +96,8 @@ def read_checkpoint(
             "The model's folder names code of its own (auto_map), which was not run: its weights "
             f"are read as a {type(model).__name__} of transformers."
         )
+    if text is not None:
+        notes.append("The model also reads images: only the part that reads text was loaded.")
     if idle:
         notes.append(
             f"The checkpoint has {len(idle)} norms of queries or keys, such as {min(idle)}, that "
@@ -120,15 +129,14 @@ def _weights(
     how: Mapping[str, Any],
 ) -> tuple[Any, set[str]]:
     """The model with its weights, and the names of tensors that it has no place for."""
-    loader, renamed = _auto_class(config, name), None
+    loader = _auto_class(config, name)
     if format is not None:
-        loader, renamed = model_class(format), format.renamed
+        loader, how = model_class(format), {**how, "key_mapping": format.renamed}
     with _nothing_converted(name):
         model, loading = loader.from_pretrained(
             **where,
             **how,
             config=config,
-            key_mapping=renamed,
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
