@@ -27,7 +27,7 @@ from nope_interp.pretrained.published import (
     refuse_codellm,
 )
 from nope_interp.pretrained.switched_off import switch_off
-from nope_interp.pretrained.text_part import RENAMED, config_of_text, of_text, text_part
+from nope_interp.pretrained.text_part import RENAMED, config_of_text, mark, of_text, text_part
 
 # What transformers asks before it has weights converted; one load at a time says it.
 _NOT_CONVERTED = "DISABLE_SAFETENSORS_CONVERSION"
@@ -88,6 +88,7 @@ def read_checkpoint(
         unexpected = {tensor for tensor in unexpected if not _SAVED_MASKS.search(tensor)}
     if text is not None:
         unexpected = of_text(model, unexpected)
+        mark(model)
     idle = set() if drope is None else drope.idle(unexpected)
     _refuse_unexpected(name, unexpected - idle, published=drope is not None or is_known(name))
     notes = []

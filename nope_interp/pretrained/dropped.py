@@ -24,6 +24,7 @@ from nope_interp.positions.families import WITHOUT, family_encoding
 from nope_interp.pretrained.published import Format, add_norms, check_norms, published_form
 from nope_interp.pretrained.quiet import quiet
 from nope_interp.pretrained.switched_off import switch_off
+from nope_interp.pretrained.text_part import is_text_part
 
 
 def check_droppable(model: Any, name: str, *, qk_norm: bool = False) -> None:
@@ -77,7 +78,8 @@ def save_folder(model: Any, tokenizer: Any, folder: Path) -> Path:
     try:
         tensors, told = published_form(model)
         with quiet():
-            model.save_pretrained(part, state_dict=tensors)
+            names = not is_text_part(model)
+            model.save_pretrained(part, state_dict=tensors, save_original_format=names)
         write_json(part / "config.json", {**read_json(part / "config.json"), **told})
         if tokenizer is not None:
             tokenizer.save_pretrained(part)

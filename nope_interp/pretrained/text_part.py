@@ -13,6 +13,9 @@ RENAMED = {
     r"^model\.language_model\.": "model.",
 }
 
+# Set on a loaded model: transformers would save it by the names that it was read by.
+_PART = "is_text_part"
+
 
 def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What a config says of the part that reads text; None of a model that is one as a whole.
@@ -31,6 +34,24 @@ def config_of_text(config: Any) -> Any:
     """
     config.text_config.tie_word_embeddings = config.tie_word_embeddings
     return config.text_config
+
+
+def mark(model: Any) -> None:
+    """Remember that a model is a text part, for when it is saved.
+
+    Args:
+        model: that was loaded as the text part.
+    """
+    setattr(model, _PART, True)
+
+
+def is_text_part(model: Any) -> bool:
+    """Whether a model is the text part of a checkpoint that also reads images.
+
+    Args:
+        model: of transformers.
+    """
+    return getattr(model, _PART, False)
 
 
 def of_text(model: Any, unexpected: Iterable[str]) -> set[str]:

@@ -12,9 +12,11 @@ from safetensors.torch import load_file, save_file
 from nope_interp.errors import UserError
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.layers import positions_in_words
-from nope_interp.pretrained.load import load_pretrained
+from nope_interp.pretrained import dropped
+from nope_interp.pretrained.dropped import drop_positions
+from nope_interp.pretrained.load import load_plain, load_pretrained
 from tests.first_attention import assert_same, differ
-from tests.huggingface import plain_model, save_folder
+from tests.huggingface import logits_of, plain_model, save_folder
 from tests.small_models import random_tokens
 
 TOKENS = random_tokens(batch=2, pos=12).clamp(min=4)
@@ -112,6 +114,18 @@ def test_both_ways_of_naming_its_tensors_are_read(tmp_path: Path) -> None:
     renamed(folder, "vision_tower.", "model.vision_tower.")
     renamed(folder, "multi_modal_projector.", "model.multi_modal_projector.")
     assert torch.equal(load_pretrained(folder).model(TOKENS), expected)
+
+
+@pytest.mark.parametrize("kind", ["mistral3", "qwen3_5"])
+def test_a_text_part_whose_positions_were_dropped_is_a_model_of_its_own(
+    kind: str, tmp_path: Path
+) -> None:
+    model, tokenizer, _ = load_plain(save_folder(whole_model(kind), tmp_path / "whole"))
+    drop_positions(model)
+    expected = logits_of(model, TOKENS)
+    loaded = load_pretrained(dropped.save_folder(model, tokenizer, tmp_path / "dropped"))
+    assert_same(logits_of(loaded.model.original_model, TOKENS), expected)
+    assert "no positional encoding" in loaded.notes[0]
 
 
 def test_its_config_is_checked_as_that_of_its_family(tmp_path: Path) -> None:
