@@ -42,7 +42,7 @@ from experiments.results import text_use
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import table
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import key_heads
+from nope_interp.hooked_model import attention_layers, key_heads
 from nope_interp.progress import progress
 from nope_interp.sites import ATTENTION_INPUT
 from nope_interp.tasks.sources import TextSource
@@ -256,7 +256,7 @@ def _check_enough(task: InterventionTask) -> None:
 
 
 def _inputs_of_attention(task: InterventionTask) -> tuple[Site, ...]:
-    return tuple(Site(layer, ATTENTION_INPUT) for layer in range(task.model.cfg.n_layers))
+    return tuple(Site(layer, ATTENTION_INPUT) for layer in attention_layers(task.model))
 
 
 def _of_ways(made: TextMoves, seed: int, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -240,7 +240,7 @@ def in_another_order(
     tokens = task.split.held_out
     length = tokens.shape[1]
     generator = Generator().manual_seed(task.seed)
-    order = _drawn_order(length, generator)
+    order = _drawn_order(length, _KEPT, generator)
     runs = [_run(task, some, _KEPT) for some in (tokens, tokens[:, order])]
     clean, disordered = (run.read(sites) for run in runs)
     # In the other order the token of place t stands where that order names t.
@@ -256,16 +256,17 @@ def in_another_order(
 
 
 def _unrelated(run: TextRun, generator: Generator) -> UnrelatedOrder:
-    order = _drawn_order(run.tokens.shape[1], generator)
+    # What is asked keeps its tokens, and those before it that are kept in any order.
+    order = _drawn_order(run.tokens.shape[1], max(_KEPT, run.asked), generator)
     found = replace(run, tokens=run.tokens[:, order]).read()
     return UnrelatedOrder(_indices(order.argsort()), found.predictions)
 
 
-def _drawn_order(length: int, generator: Generator) -> Int[Tensor, " pos"]:
-    """Of all tokens but the first and the last few, which stay."""
+def _drawn_order(length: int, kept: int, generator: Generator) -> Int[Tensor, " pos"]:
+    """Of all tokens but the first and the last `kept`, which stay."""
     order = torch.arange(length)
-    middle = torch.randperm(length - FIRST_POSITION - _KEPT, generator=generator)
-    order[FIRST_POSITION : length - _KEPT] = middle + FIRST_POSITION
+    middle = torch.randperm(length - FIRST_POSITION - kept, generator=generator)
+    order[FIRST_POSITION : length - kept] = middle + FIRST_POSITION
     return order
 
 

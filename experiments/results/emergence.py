@@ -86,7 +86,7 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
         Empty where no positions were moved.
     """
     kept = _moved(measurements)
-    nets = interchange.net_rows(kept)
+    nets = _least_rows(kept)
     knows = {step: _knows_order(rows) for step, rows in kept.groupby("step")}
     found = [_follows(row, len(nets), knows[row["step"]]) for row in nets.to_dict("records")]
     table = pd.DataFrame(found, columns=["code", "step", "net", "low", "high", "word"])
@@ -94,6 +94,16 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
     steps = measurements["step"].dropna().unique()
     every = pd.MultiIndex.from_product([table["code"].unique(), steps], names=["code", "step"])
     return with_nothing(surest, every)
+
+
+def _least_rows(kept: pd.DataFrame) -> pd.DataFrame:
+    """Of each code's effects the one that is least sure: on text its own share has to pass, too, as
+    a control may go the other way."""
+    shares = (kept["metric"] == interchange.BEYOND) & (kept["control"] == "")
+    on_text = shares & (kept["probe"] == text_use.PROBE)
+    every = pd.concat([interchange.net_rows(kept), kept[on_text]])
+    every = every.sort_values("ci_low", kind="stable")
+    return every.drop_duplicates(["step", "positions"]).sort_index()
 
 
 def with_nothing(followed: pd.DataFrame, every: pd.MultiIndex) -> pd.DataFrame:

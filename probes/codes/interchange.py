@@ -331,7 +331,8 @@ def put_back(
     # What all positions share tells none of them, and stays what it is in the intact model.
     told, scaled = (level - here.mean(dim=0)).expand_as(here), torch.zeros_like(off[:, 0])
     if isinstance(code, str) and code == VARIANCE:
-        scaled = _factor(_rest(statistics)[origins], _rest(given)) - base.scale
+        wanted = (_spread(statistics.positional_vectors()) + _rest(statistics))[origins]
+        scaled = _factor(wanted - _spread(here + told), _rest(given)) - base.scale
         # Deviations are scaled about their mean, which stays where it is.
         told = told - rearrange(scaled, "pos -> pos 1") * off
     else:

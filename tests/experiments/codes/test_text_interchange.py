@@ -11,7 +11,7 @@ from torch import Tensor
 
 from experiments.codes.in_depth import Place, made_in_depth, statistics_at
 from experiments.codes.task import InterventionTask
-from experiments.codes.text_interchange import text_interchange_rows
+from experiments.codes.text_interchange import text_interchange_rows, text_noising_rows
 from experiments.codes.text_moves import TextMoves
 from experiments.codes.text_runs import (
     behind_more_text,
@@ -32,7 +32,7 @@ from nope_interp.errors import UserError
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.tasks.sources import TextSource
-from probes.code_names import HALVES
+from probes.code_names import HALVES, JUDGED
 from probes.codes.interchange import Change, interchange, variation_at
 from tests import typecheck
 from tests.experiments.codes.on_text import CONTEXT, embedded, on_text
@@ -358,6 +358,24 @@ def test_two_orders_that_are_followed_all_of_their_ways_are_1_whatever_their_len
     assert _beyond_another(part) == pytest.approx(0)
     both = np.concatenate([crossed, part], axis=1)
     assert _adds_beyond_another(both) == pytest.approx(1)
+
+
+def test_what_is_asked_keeps_its_tokens_in_an_unrelated_order() -> None:
+    model = own_model(n_ctx=128)
+    task = on_text(model, letters(), n_fit=16, n_held_out=8, seq_len=128)
+    for elsewhere in (behind_more_text(task), *in_another_order(task)):
+        asked, sources = elsewhere.run.asked, elsewhere.unrelated.sources
+        assert asked in (8, 16)
+        assert torch.equal(sources[-asked:], torch.arange(len(sources))[-asked:])
+        assert (sources[:-asked] != torch.arange(len(sources))[:-asked]).float().mean() > 0.9
+
+
+def test_text_is_moved_in_a_hybrid() -> None:
+    task = on_text(bridged_model("qwen3_5"), letters(), n_fit=64, n_held_out=16, seq_len=LENGTH)
+    rows = table(text_noising_rows(task, context=CONTEXT))
+    moved = rows[rows["metric"] == names.NET]
+    assert len(moved) == len(JUDGED) + 1
+    assert np.isfinite(moved["value"]).all()
 
 
 def test_the_unrelated_order_is_crossed_where_the_way_leads_to_an_order() -> None:
