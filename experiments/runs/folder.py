@@ -385,7 +385,7 @@ def refuse_newer(made: Path) -> None:
 
     try:
         version = Version(read_json(made)["environment"]["nope-interp"])
-    except (KeyError, TypeError, InvalidVersion) as error:
+    except (KeyError, TypeError, InvalidVersion, UserError) as error:
         raise UserError(
             f"{str(made)!r} does not say what made it: delete its folder and run the command again."
         ) from error

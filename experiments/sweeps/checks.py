@@ -6,7 +6,7 @@ from functools import cache
 from numbers import Real
 
 from experiments.sweeps.config import SweepConfig
-from experiments.variants.checks import check_files
+from experiments.variants.checks import check_files, check_spread
 from experiments.variants.config import ExperimentConfig
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError, shown
@@ -54,6 +54,7 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
     read, check_trained = cache(read_text), cache(_training_check)
     for cell in config.cells:
         try:
+            check_spread(cell.config, device)
             check_files(cell.config, read)
             cell.config.check_runs_on(device)
             if isinstance(cell.config, ExperimentConfig) and cell.config.model is None:

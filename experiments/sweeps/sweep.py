@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from experiments.comparison.result import Comparison
-from experiments.results.measurements import COLUMNS, table
+from experiments.results.measurements import COLUMNS, read_table, table
 from experiments.results.summary import summary
 from experiments.results.trainings import OF_CELL, agreement, verdict_rows
 from experiments.runs.folder import RunFolder, check_format
@@ -168,7 +168,8 @@ class Sweep:
         own = pa.table(_columns(self.cells))
         schema = pa.schema([*measured, *own.schema])
         rows = {row["cell"]: row for row in own.to_pylist()}
-        parquet = ds.ParquetFileFormat()
+        checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        parquet = ds.ParquetFileFormat(default_fragment_scan_options=checked)
         fragments = [
             parquet.make_fragment(
                 str(RunFolder(cell.folder).measurements),
@@ -206,6 +207,8 @@ class Sweep:
                 columns=list(columns) or None, filter=where, cache_metadata=False
             )
         except (pa.ArrowException, OSError) as error:
+            for cell in self._finished():
+                read_table(RunFolder(cell.folder).measurements)  # names what is damaged
             why = str(error).splitlines()[0]
             raise UserError(f"cannot read the sweep {str(self.folder)!r} ({why}).") from error
         kinds = {name: kind for name, kind in COLUMNS.items() if name in found.column_names}

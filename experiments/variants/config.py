@@ -219,8 +219,9 @@ class ExperimentConfig(Worded):
             in_json = path.suffix.lower() != ".toml"
             values = json.loads(text, object_pairs_hook=_once) if in_json else tomllib.loads(text)
         except (ValueError, RecursionError) as error:
+            kind, else_ = ("JSON", ", or name it .toml if it is TOML") if in_json else ("TOML", "")
             raise UserError(
-                f"the config {str(path)!r} is neither valid TOML nor JSON ({error}): mend it there."
+                f"the config {str(path)!r} is not valid {kind} ({error}): mend it there{else_}."
             ) from error
         if isinstance(values, dict) and {"config", "environment"} <= values.keys():
             return values["config"], {}

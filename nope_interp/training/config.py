@@ -34,7 +34,7 @@ class TrainingConfig:
 
     steps: Count = 1200
     batch_size: Count = 16
-    seq_len: Count = 128
+    seq_len: Annotated[int, Range(least=2)] = 128
     learning_rate: Positive = 2e-3
     schedule: Literal["cosine", "linear"] = "cosine"
     warmup: Annotated[int, Range(least=0)] = 100

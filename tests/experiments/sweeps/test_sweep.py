@@ -381,6 +381,7 @@ def test_cells_that_cannot_be_run_are_refused_before_any_is(
     refused("jobs is '4'", {"jobs": "4"}, grid={"seed": [1]})
     refused("GPUs per cell are '1'", {"gpus_per_cell": "1"}, grid={"seed": [1]})
     refused("device 'quantum'", {"device": "quantum"}, grid={"seed": [1]})
+    refused("the device 'auto' is for pretrained models", {"device": "auto"}, grid={"seed": [1]})
     refused("add --ray", {"gpus_per_cell": 1}, grid={"seed": [1]})
     refused("give 0 or more", {"gpus_per_cell": -1.0}, grid={"seed": [1]})
     on_gpus = {"gpus_per_cell": 1, "ray": "somewhere:1", "device": "cpu"}
@@ -634,8 +635,18 @@ def test_the_table_of_all_cells(quick: None, tmp_path: Path) -> None:
         sweep.measurements("valeu")
     with pytest.raises(UserError, match="cannot read the sweep"):
         sweep.measurements(where=pc.field("nothing") == 1)
-    RunFolder(sweep.cells[0].folder).measurements.write_bytes(b"damaged")
-    with pytest.raises(UserError, match="cannot read the sweep"):
+    file = RunFolder(sweep.cells[0].folder).measurements
+    whole, values = file.read_bytes(), sweep.measurements("value")
+    refused = 0
+    for at in range(4, len(whole) // 2, 97):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        try:
+            pd.testing.assert_frame_equal(sweep.measurements("value"), values)
+        except UserError:
+            refused += 1
+    assert refused > 0
+    file.write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"measurements .* are missing or damaged: delete"):
         sweep.measurements("value")
     # A filter on cells leaves the files of others alone.
     assert len(sweep.measurements("value", where=pc.field("cell.seed") == 5)) == ROWS

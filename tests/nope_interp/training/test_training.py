@@ -464,3 +464,8 @@ def test_reversal_is_learnt_without_positional_encoding() -> None:
     answers = model.generate(examples[:, :5], max_new_tokens=3)
     exact = (answers == examples).all(1).double().mean()
     assert exact > 0.9  # a guess is right once in 26 ** 3
+
+
+def test_a_sequence_of_one_token_has_nothing_to_predict() -> None:
+    with pytest.raises(UserError, match="seq_len is 1: give a whole number from 2 up"):
+        TrainingConfig(seq_len=1)
