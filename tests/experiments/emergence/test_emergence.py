@@ -14,7 +14,8 @@ from experiments.emergence import watch as module
 from experiments.emergence.config import EmergenceConfig
 from experiments.emergence.result import Emergence
 from experiments.emergence.watch import watch_emergence
-from experiments.results.emergence import order_sentence
+from experiments.results import interchange, text_use
+from experiments.results.emergence import _least_rows, order_sentence
 from experiments.results.measurements import table
 from experiments.runs.folder import RunFolder
 from experiments.runs.workers import HERE
@@ -361,3 +362,16 @@ def test_a_sweep_can_run_it(tmp_path: Path) -> None:
     assert kind.finished(kind.folder(tmp_path, config).path)
     with pytest.raises(UserError, match="emergence runs on the CPU: leave the device 'cuda' out"):
         kind.run(config, tmp_path, "cuda")
+
+
+def test_on_text_a_followed_codes_own_share_has_to_pass_too() -> None:
+    """A control that goes the other way alone makes no code followed."""
+    at = {"variant": "trained", "tokens": "text", "begin_token": False, "layer": -1, "head": pd.NA}
+    at |= {"site": "stream", "step": 8, "positions": "moved: mean residual of the earlier tokens"}
+    at |= {"control": "", "probe": text_use.PROBE}
+    low = {interchange.NET: 0.14, interchange.THIS_ORDER: 0.13, interchange.BEYOND: 0.02}
+    rows = [{**at, "metric": metric, "ci_low": bound} for metric, bound in low.items()]
+    (least,) = _least_rows(pd.DataFrame(rows)).to_dict("records")
+    assert least["metric"] == interchange.BEYOND
+    (on_a_task,) = _least_rows(pd.DataFrame(rows).assign(probe="interchange")).to_dict("records")
+    assert on_a_task["metric"] == interchange.THIS_ORDER
