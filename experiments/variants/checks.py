@@ -44,7 +44,15 @@ def check_device_for(config: RunConfig, device: str) -> None:
 
 
 def check_spread(config: RunConfig, device: str) -> None:
-    """Raise UserError where a model of ours is to be spread over several devices."""
+    """Refuse to spread a model of ours over several devices.
+
+    Args:
+        config: names the model.
+        device: a torch device, or "auto".
+
+    Raises:
+        UserError: for "auto", and a model of ours.
+    """
     own = config.model is None or is_own(config.model)
     if device == "auto" and own:
         raise UserError("the device 'auto' is for pretrained models: name one, such as cuda.")
