@@ -386,6 +386,8 @@ def refuse_newer(made: Path) -> None:
     try:
         version = Version(read_json(made)["environment"]["nope-interp"])
     except (KeyError, TypeError, InvalidVersion, UserError) as error:
+        if isinstance(error.__cause__, OSError):
+            raise  # it could not be read, and may be whole
         raise UserError(
             f"{str(made)!r} does not say what made it: delete its folder and run the command again."
         ) from error

@@ -62,8 +62,8 @@ def read_checkpoint(
     raw, _ = PreTrainedConfig.get_config_dict(**where)
     refuse_codellm(name, raw)
     drope, text = drope_format(raw), text_part(raw)
-    as_read = raw if drope is None else {**raw, "model_type": drope.base}
-    as_read = as_read if text is None else text
+    said = raw if text is None else text
+    as_read = said if drope is None else {**raw, "model_type": drope.base}
     check_rotation(name, as_read)
     check_pairs(name, as_read)
     if drope is None:
@@ -72,7 +72,6 @@ def read_checkpoint(
     else:
         own = {key: value for key, value in raw.items() if key not in ("model_type", "auto_map")}
         config = AutoConfig.for_model(drope.base, **own)
-    said = raw if text is None else text
     none = without_positions(name, said, config, positions, published=drope is not None)
     if not none and getattr(config, WITHOUT, False):
         setattr(config, WITHOUT, False)

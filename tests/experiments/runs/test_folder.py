@@ -20,7 +20,7 @@ from experiments.papers.reproduce import reproduce
 from experiments.papers.result import Reproduction
 from experiments.runs import folder as folder_module
 from experiments.runs.finished import Made
-from experiments.runs.folder import FORMAT, RunFolder, fingerprint
+from experiments.runs.folder import FORMAT, RunFolder, fingerprint, refuse_newer
 from experiments.sweeps.runs import load_run
 from experiments.sweeps.sweep import read_sweep
 from experiments.variants.train import train
@@ -168,8 +168,24 @@ def test_a_config_that_says_no_version_is_one_sentence(
     found: Reproduction, tmp_path: Path, config: str
 ) -> None:
     RunFolder(found.folder).config.write_text(config)
-    with pytest.raises(UserError, match=r"not valid JSON|does not say what made it"):
+    with pytest.raises(UserError, match="does not say what made it: delete its folder"):
         run(tmp_path)
+
+
+def test_a_config_that_cannot_be_read_is_not_to_be_deleted(
+    found: Reproduction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, opened = RunFolder(found.folder).config, Path.read_text
+
+    def forbidden(path: Path, **how: str) -> str:
+        if path == config:
+            raise PermissionError(13, "Permission denied")
+        return opened(path, **how)
+
+    monkeypatch.setattr(Path, "read_text", forbidden)
+    with pytest.raises(UserError, match="Permission denied") as refused:
+        refuse_newer(config)
+    assert "delete" not in str(refused.value)
 
 
 def test_a_run_that_is_refused_leaves_no_folder_behind(tmp_path: Path) -> None:
