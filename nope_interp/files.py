@@ -19,6 +19,8 @@ from safetensors import SafetensorError
 from nope_interp.errors import UserError, shown
 
 # Config, tokenizer, weights and chat template, as transformers names them.
+_LONGEST_PATH = 4095  # bytes that Linux takes, and more than other systems' names
+_LONGEST_SHOWN = 200
 _OF_MODELS = (".json", ".safetensors", ".bin", ".model", ".txt", ".tiktoken", ".jinja")
 
 
@@ -33,15 +35,20 @@ def given_path(path: Path | str) -> Path:
 
     Raises:
         UserError: for what is no path, a name that is no UTF-8, which weights cannot be kept under,
-            and a `~` of somebody who has no home here.
+            what is longer than any path, such as a text, and a `~` of somebody who has no home here.
     """
     if not isinstance(path, str | Path):
         raise UserError(f"the path is {shown(path)}: give that of a file or folder.")
     try:
-        str(path).encode()
+        n_bytes = len(str(path).encode())
     except UnicodeEncodeError as error:
         told = ascii(str(path))  # what stands for single bytes cannot be printed
         raise UserError(f"the name {told} is no UTF-8: give another file or folder.") from error
+    if n_bytes > _LONGEST_PATH:
+        raise UserError(
+            f"{shown(str(path))} has {n_bytes:,} bytes, too many for a path: give the path of a"
+            " file, not what stands in it."
+        )
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -315,20 +322,23 @@ def utf8_of(path: Path | str, what: str, remedy: str) -> str:
     Raises:
         UserError: where it is missing, cannot be read or is not UTF-8.
     """
+    given = given_path(path)
     try:
-        return given_path(path).read_text(encoding="utf-8-sig")
+        return given.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{what} {str(path)!r} is not UTF-8 ({error.reason}): save it as UTF-8 first."
         ) from error
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read {what} {str(path)!r} ({reason}): {remedy}.") from error
+        raise UserError(
+            f"cannot read {what} {shown(str(path), _LONGEST_SHOWN)} ({reason}): {remedy}."
+        ) from error
 
 
 def read_text(path: Path | str) -> str:
     """The text of a UTF-8 file; raises UserError where it is missing, empty or something else."""
-    text = utf8_of(path, "the text", "give a UTF-8 file")
+    text = utf8_of(path, "the text", "give the path of a UTF-8 file")
     if not text.strip():
         raise UserError(f"the text {str(path)!r} is empty: give a file with text in it.")
     return text

@@ -162,8 +162,16 @@ def test_a_mark_before_a_text_is_no_part_of_it(tmp_path: Path) -> None:
     path.write_bytes(b"\xff{}")
     with pytest.raises(UserError, match=r"the text .* is not UTF-8"):
         read_text(path)
-    with pytest.raises(UserError, match=r"cannot read the text .* give a UTF-8 file"):
+    with pytest.raises(UserError, match=r"cannot read the text .* give the path of a UTF-8 file"):
         read_text("no\0file")
+
+
+@pytest.mark.parametrize("n_characters", [300, 5_000, 3_000_000])
+def test_a_text_given_for_its_path_is_not_printed(n_characters: int) -> None:
+    with pytest.raises(UserError, match=r"give the path of a") as caught:
+        read_text("what is read, " * (n_characters // 14))
+    assert "what is read" in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 def test_a_name_becomes_a_part_of_a_files() -> None:
