@@ -35,7 +35,7 @@ def given_path(path: Path | str) -> Path:
 
     Raises:
         UserError: for what is no path, a name that is no UTF-8, which weights cannot be kept under,
-            what is longer than any path, such as a text, and a `~` of somebody who has no home here.
+            what is longer than any path, such as a text, and a `~` of somebody without a home.
     """
     if not isinstance(path, str | Path):
         raise UserError(f"the path is {shown(path)}: give that of a file or folder.")
