@@ -71,8 +71,7 @@ def drop(
         UserError: for a model without rotary positions, too short a text, and an unwritable `out`.
     """
     config = asked(DropConfig, config, words)
-    if config.model is None:
-        raise UserError("drop takes a pretrained model: give its hub name, folder or GGUF file.")
+    config.check_runs_on(device)
     if device != "auto":
         check_device(device)
     return Drop.once(config, out, lambda run: _made(config, run, device, show_progress), device)

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, no_type_check
+from typing import Annotated, Any, ClassVar, no_type_check
 
 from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.words import Shorthand
 from nope_interp.errors import FieldError, UserError, shown
-from nope_interp.fields import check_seeds
+from nope_interp.fields import Range, check_seeds
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 
@@ -26,7 +26,8 @@ class EmergenceConfig(ExperimentConfig):
     """Which training is watched, and how often it is run, beside what `ExperimentConfig` asks.
 
     Attributes:
-        n_seeds: trainings, each with weights, batches and tokens of its own; `seed` is the first.
+        n_seeds: trainings, 2 to 1000, each with weights, batches and tokens of its own; `seed` is
+            the first.
 
     Raises:
         UserError: as `ExperimentConfig`, for a model, and for seeds of weights or batches alone.
@@ -38,12 +39,12 @@ class EmergenceConfig(ExperimentConfig):
         "seeds": Shorthand(("n_seeds",)),
     }
     # Below this heads cannot be told apart.
-    least: ClassVar[dict[str, int]] = {**ExperimentConfig.least, "seq_len": 24, "n_seeds": 2}
+    least: ClassVar[dict[str, int]] = {**ExperimentConfig.least, "seq_len": 24}
 
     transformer: TransformerConfig = field(default_factory=_small_transformer)
     training: TrainingConfig = field(default_factory=_short_training)
     seq_len: int = 64
-    n_seeds: int = 5
+    n_seeds: Annotated[int, Range(least=2, most=1000)] = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()

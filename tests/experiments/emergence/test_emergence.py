@@ -313,7 +313,8 @@ def test_the_page_holds_the_numbers(found: Emergence) -> None:
 def test_nonsense_is_one_sentence() -> None:
     for changes, match in (
         ({"model": "gpt2"}, "emergence trains its own models, but 'gpt2'"),
-        ({"n_seeds": 1}, "n_seeds is 1: use at least 2"),
+        ({"n_seeds": 1}, "n_seeds is 1: give a whole number from 2 to 1000"),
+        ({"n_seeds": 1001}, "n_seeds is 1001: give a whole number from 2 to 1000"),
         ({"seq_len": 16}, "seq_len is 16: use at least 24"),
         (
             {"transformer": dataclasses.replace(CONFIG.transformer, seed=5)},

@@ -422,6 +422,13 @@ def test_a_cell_whose_files_are_not_there_is_named(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_drop_of_no_model_is_named_before_any_runs(tmp_path: Path) -> None:
+    config = SweepConfig.from_dict({"experiment": "drop", "grid": {"seed": [0, 1]}})
+    with pytest.raises(UserError, match=r"cell 1 \(seed=0\): drop takes a pretrained model"):
+        run_sweep(config, out=tmp_path / "runs", show_progress=False)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_paper_that_does_not_run_on_the_device_is_named() -> None:
     cells = {"experiment": "reproduce", "grid": {"name": ["chi2023", "koutnik2014"]}}
     config = SweepConfig.from_dict(cells)
