@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
+from nope_interp.attention_shapes import keys_of
 from nope_interp.errors import UserError
 from nope_interp.fields import is_whole
 from nope_interp.sites import layer_ranges, pattern_hook
@@ -116,12 +117,21 @@ def _known(what: str, given: int | None, n: int) -> int:
     return int(given)
 
 
-def key_heads(model: HookedModel) -> int:
-    """How many heads have keys of their own.
+def key_heads(model: HookedModel, layer: int) -> int:
+    """How many heads of a layer have keys of their own.
 
     Args:
         model: where heads share keys and values, its config says how many of these there are.
+        layer: from 0; in some families layers differ.
+
+    Returns:
+        0 for a layer that reads the keys and values of an earlier one.
     """
+    if (run := wrapped(model)) is not None:
+        if keys_of(run.config, layer) is not None:
+            return 0
+        if run.config.is_heterogeneous:
+            return int(run.config.per_layer_config[layer].num_key_value_heads)
     return getattr(model.cfg, "n_key_value_heads", None) or model.cfg.n_heads
 
 

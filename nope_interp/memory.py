@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nope_interp.attention_shapes import head_size
 from nope_interp.errors import FieldError, UserError
 from nope_interp.files import given_path
 from nope_interp.hooked_model import HookedModel
@@ -65,7 +66,7 @@ class Widths:
         """Those of a model of transformers."""
         config, number = model.config, next(model.parameters()).element_size()
         n_heads, d_model = config.num_attention_heads, config.hidden_size
-        heads = n_heads * (getattr(config, "head_dim", None) or d_model // n_heads)
+        heads = n_heads * head_size(config)
         inner = getattr(config, "intermediate_size", None) or 4 * d_model
         return cls(config.num_hidden_layers, n_heads, d_model, heads, inner, number)
 

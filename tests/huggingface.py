@@ -136,6 +136,15 @@ _DELTAS = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
 }
+# As in its larger models: global layers have wider heads, fewer keys, and values made of keys.
+_GEMMA4 = {
+    **_LOCAL_AND_GLOBAL,
+    "global_head_dim": 16,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 0,
+}
 _HEADS_OF_8 = {**_GROUPED, "head_dim": 8}
 _GPTJ = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 64}
 
@@ -166,6 +175,7 @@ _FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma": ("GemmaForCausalLM", "GemmaConfig", {**_GROUPED, "head_dim": 8}),
     "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", _LOCAL_AND_GLOBAL),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", _LOCAL_AND_GLOBAL),
+    "gemma4": ("Gemma4ForCausalLM", "Gemma4TextConfig", _GEMMA4),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _GROUPED),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**_GROUPED, "head_dim": 8}),
     "phi": ("PhiForCausalLM", "PhiConfig", _LLAMA),
@@ -277,6 +287,18 @@ _VARIANTS |= {
     "exaone4_global": (
         *_FAMILIES["exaone4"][:2],
         {**_GROUPED, "head_dim": 8, "sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
+    # As in its smaller models: later layers read the keys and values of earlier ones.
+    "gemma4_shared": (
+        *_FAMILIES["gemma4"][:2],
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "num_kv_shared_layers": 2,
+            "attention_k_eq_v": False,
+            "hidden_size_per_layer_input": 8,
+        },
     ),
     "hunyuan_norms": ("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Config", _HEADS_OF_8),
     "afmoe_norms": ("AfmoeForCausalLM", "AfmoeConfig", _AFMOE),

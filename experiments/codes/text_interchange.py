@@ -42,7 +42,7 @@ from experiments.results import text_use
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import table
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import attention_layers, key_heads
+from nope_interp.hooked_model import HookedModel, attention_layers, key_heads
 from nope_interp.progress import progress
 from nope_interp.sites import ATTENTION_INPUT
 from nope_interp.tasks.sources import TextSource
@@ -207,12 +207,10 @@ def route_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
     _check_enough(task)
     reads = _inputs_of_attention(task)
     made = TextMoves(task, statistics_at(task, reads), ())
-    shared = key_heads(task.model)
-    heads = {"queries": task.model.cfg.n_heads, "keys": shared, "values": shared}
     asked = [
         (site, route, head)
         for site in reads
-        for route, n in heads.items()
+        for route, n in _heads_by_route(task.model, site.layer).items()
         for head in range(n)
         if made.carries(site, MEAN_RESIDUAL)
     ]
@@ -253,6 +251,11 @@ def too_little_to_move(n_held_out: int, seq_len: int) -> str | None:
 def _check_enough(task: InterventionTask) -> None:
     if (why := too_little_to_move(*task.split.held_out.shape)) is not None:
         raise UserError(why)
+
+
+def _heads_by_route(model: HookedModel, layer: int) -> dict[str, int]:
+    shared = key_heads(model, layer)
+    return {"queries": model.cfg.n_heads, "keys": shared, "values": shared}
 
 
 def _inputs_of_attention(task: InterventionTask) -> tuple[Site, ...]:

@@ -30,7 +30,7 @@ def model(playground: Playground) -> ModelAnswer:
         layers=cfg.n_layers,
         attending=playground.attending,
         heads=cfg.n_heads,
-        heads_sharing_keys=cfg.n_heads // key_heads(playground.model),
+        heads_sharing_keys=cfg.n_heads // key_heads(playground.model, playground.attending[0]),
         conditions=conditions(playground),
         codes=list(NAMES),
         # Blocks whose attention and MLP stand side by side have nothing between them.

@@ -137,7 +137,7 @@ class HeadReaders:
         usages = {
             layer.layer: FrequencyUsage(layer.rotary_dims, seed=seed)
             for layer in positions
-            if layer.rotary_dims is not None
+            if layer.rotary_dims is not None and layer.keys_of is None
         }
         probes = {at.layer: HeadProbe(seed, window=at.window) for at in positions}
         each = {} if alone is None else alone.of_each_layer(positions)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 import torch
 from einops import rearrange
@@ -36,7 +37,7 @@ def on_rotated(model: HookedModel, readers: Mapping[int, Reader]) -> dict[str, L
     listeners: dict[str, Listener] = {}
     for layer, reader in readers.items():
         queries, keys = (_place(layer, letter, shown) for letter in "qk")
-        heads = model.cfg.n_heads, key_heads(model)
+        heads = model.cfg.n_heads, key_heads(model, layer)
         pair = _Pair(reader, layers[layer], *heads, (shown[queries], shown[keys]))
         listeners |= {queries: pair.take_queries, keys: pair.take_keys}
     return listeners
@@ -45,7 +46,8 @@ def on_rotated(model: HookedModel, readers: Mapping[int, Reader]) -> dict[str, L
 def _shown(model: HookedModel, layers: Iterable[int]) -> dict[str, str]:
     """The axes of what each hook of queries or keys shows, for those that fire."""
     # As many tokens as there are no heads, so that a shape tells which axis is which.
-    n = next(n for n in (2, 3, 4) if n not in (model.cfg.n_heads, key_heads(model)))
+    counts = {model.cfg.n_heads, *(key_heads(model, layer) for layer in layers)}
+    n = next(n for n in count(2) if n not in counts)
     places = [place.format(letter) for place in _PLACES for letter in "qk"]
     names = [f"blocks.{layer}.attn.{place}" for layer in layers for place in places]
     shapes = firing_hooks(model, names, torch.zeros(1, n, dtype=torch.long))

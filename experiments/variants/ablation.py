@@ -63,10 +63,13 @@ class Ablation:
         """The same of one layer alone, for each layer with positions of its own that it acts in.
 
         Encodings that are added to the embedding cannot be taken from one layer: then there is
-        none.
+        none. Nor can those of layers that share their keys.
         """
         if any(at.encoding in ("learned", "sinusoidal") for at in positions):
             return {}
+        shared = {
+            layer for at in positions if at.keys_of is not None for layer in (at.keys_of, at.layer)
+        }
         return {
             at.layer: replace(
                 self,
@@ -74,7 +77,9 @@ class Ablation:
                 lift_window=self.lift_window and at.reach is not None,
             )
             for at in positions
-            if self.acts_in(at.layer) and at.encoding not in ("none", "recurrence")
+            if self.acts_in(at.layer)
+            and at.encoding not in ("none", "recurrence")
+            and at.layer not in shared
         }
 
     @contextmanager

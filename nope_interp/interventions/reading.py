@@ -17,7 +17,7 @@ from einops import rearrange
 from torch import Tensor
 
 from nope_interp.errors import UserError, shown, unknown_name
-from nope_interp.hooked_model import HookedModel, check_hooked
+from nope_interp.hooked_model import HookedModel, check_hooked, key_heads
 from nope_interp.interventions.intervene import Function, Running, Where, changed_at, intervene
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import missing_hook
@@ -37,7 +37,8 @@ def read_changed(
     """A context in which attention reads changed activations by some of its routes only.
 
     What the other routes read, what other heads read and the residual stream stay as they were, bit
-    for bit. Where a model's heads share keys and values, these are numbered by what is shared.
+    for bit. Where a model's heads share keys and values, these are numbered by what is shared. A
+    layer that reads the keys and values of an earlier one has queries alone.
 
     Args:
         model: a HookedTransformer or a TransformerBridge.
@@ -51,8 +52,8 @@ def read_changed(
         What says, by `verify()`, whether all of these routes were reached.
 
     Raises:
-        UserError: for an unknown route, a head or layer that the model lacks, no head at all, and
-            as `intervene`.
+        UserError: for an unknown route, a head or layer that the model lacks, no head at all,
+            routes that a layer lacks, and as `intervene`.
     """
     check_hooked(model)
     if isinstance(routes, str):
@@ -71,10 +72,16 @@ def read_changed(
         if read not in model.hook_dict:
             raise missing_hook(read, model.hook_dict)
         every[read] = partial(_noted, function, read, positions, added, layer)
-        for route in routes:
-            name = f"blocks.{layer}.attn.hook_{route[0]}"
-            projection = _projection(model, layer, route)
-            every[name] = partial(_with_added, added, layer, projection, heads, model.cfg.d_head)
+        own = [route for route in routes if route == "queries" or key_heads(model, layer)]
+        if not own:
+            raise UserError(
+                f"layer {layer} reads the keys and values of an earlier layer: add 'queries' to "
+                "the routes, or change what is read there."
+            )
+        for route in own:
+            name, projection = _entry(model, layer, route)
+            n_heads = model.cfg.n_heads if route == "queries" else key_heads(model, layer)
+            every[name] = partial(_with_added, added, layer, projection, heads, n_heads)
     with intervene(model, every) as intervention:
         yield intervention
 
@@ -107,7 +114,7 @@ def _with_added(
     layer: int,
     projection: Function,
     heads: Collection[int] | None,
-    d_head: int,
+    n_heads: int,
     x: Tensor,
 ) -> Tensor:
     """Queries, keys or values with what the change adds to them: nothing where it changes nothing,
@@ -115,14 +122,22 @@ def _with_added(
     more = projection(added[layer]).reshape(x.shape)
     if heads is None:
         return x + more
-    by_head = rearrange(more.flatten(2), "batch pos (head d) -> batch pos head d", d=d_head)
-    n_heads = by_head.shape[2]
+    by_head = rearrange(more.flatten(2), "batch pos (head d) -> batch pos head d", head=n_heads)
     for head in heads:
         if not 0 <= head < n_heads:
             raise ValueError(f"there is no head {head}: choose from heads 0 to {n_heads - 1}.")
     chosen = by_head.new_zeros(n_heads)
     chosen[list(heads)] = 1
     return x + (by_head * rearrange(chosen, "head -> head 1")).reshape(x.shape)
+
+
+def _entry(model: HookedModel, layer: int, route: str) -> tuple[str, Function]:
+    """The hook where a route's result shows, and its linear map."""
+    at, letter = f"blocks.{layer}.attn", route[0]
+    if route != "queries" and f"{at}.hook_v" not in model.hook_dict:
+        # One map makes both, and each has a norm of its own.
+        return f"{at}.{letter}_norm.hook_in", _projection(model, layer, "keys")
+    return f"{at}.hook_{letter}", _projection(model, layer, route)
 
 
 def _projection(model: HookedModel, layer: int, route: str) -> Callable[[Tensor], Tensor]:

@@ -76,8 +76,9 @@ def ablate_positions(
     some_heads = _chosen("head", heads, model.cfg.n_heads)
     chosen = [found[layer] for layer in some_layers or range(len(found))]
     targets = _targets(condition, found, chosen, restricted=layers is not None)
+    _check_keys(found, targets)
     if some_heads is not None and any(target.encoding == "rotary" for target in targets):
-        _check_groups(model, some_heads)
+        _check_groups(model, targets, some_heads)
     if any(target.encoding in _ADDED for target in targets) and not (layers is heads is None):
         raise UserError(
             f"{targets[0].encoding} positions are added to the embedding, for all layers and heads "
@@ -259,9 +260,22 @@ def _targets(
     return targets
 
 
-def _check_groups(model: HookedModel, heads: list[int]) -> None:
+def _check_keys(layers: Iterable[LayerPositions], targets: Layers) -> None:
+    """Raise UserError where keys would be rotated, and not the queries that meet them."""
+    chosen = {target.layer for target in targets}
+    for layer in layers:
+        both = {layer.layer, layer.keys_of}
+        if layer.keys_of is not None and len(both & chosen) == 1:
+            raise UserError(
+                f"layer {layer.layer} reads the keys of layer {layer.keys_of}: choose both layers, "
+                "or neither."
+            )
+
+
+def _check_groups(model: HookedModel, targets: Layers, heads: list[int]) -> None:
     """Raise UserError where some heads are chosen of those that share their keys, and some not."""
-    size = model.cfg.n_heads // key_heads(model)
+    own = [n for target in targets if (n := key_heads(model, target.layer))]
+    size = model.cfg.n_heads // min(own)
     for head in heads:
         group = range(head // size * size, head // size * size + size)
         if not set(group) <= set(heads):

@@ -13,12 +13,12 @@ _BY_ENCODING = {
     "learned": ("gpt2", "gpt_bigcode", "gpt_neo", "opt"),
     "rotary": (
         *("afmoe", "apertus", "arcee", "codegen", "cohere", "cohere2", "ernie4_5", "exaone4"),
-        *("falcon", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_neox"),
-        *("gpt_oss", "gptj", "granite", "granitemoe", "granitemoehybrid", "hunyuan_v1_dense"),
-        *("llama", "llama4_text", "ministral3", "mistral", "mixtral", "nanochat", "nemotron"),
-        *("olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe"),
-        *("qwen3", "qwen3_5_text", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "stablelm"),
-        *("starcoder2", "vaultgemma"),
+        *("falcon", "gemma", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "glm4_moe"),
+        *("gpt_neox", "gpt_oss", "gptj", "granite", "granitemoe", "granitemoehybrid"),
+        *("hunyuan_v1_dense", "llama", "llama4_text", "ministral3", "mistral", "mixtral"),
+        *("nanochat", "nemotron", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "phi"),
+        *("phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_text", "qwen3_moe", "qwen3_next"),
+        *("seed_oss", "smollm3", "stablelm", "starcoder2", "vaultgemma"),
     ),
     "alibi": ("bloom", "mpt"),
     "t5": ("t5",),
@@ -37,7 +37,7 @@ WITHOUT = "without_positions"
 # Families whose attention looks its sines and cosines up in a table of its own.
 TABLED = ("gptj", "codegen")
 # Families whose attention is given its angles: no hook shows them.
-GIVEN = ("afmoe", "llama4_text", "nanochat", "olmo_hybrid")
+GIVEN = ("afmoe", "gemma4_text", "llama4_text", "nanochat", "olmo_hybrid")
 
 
 def family_encoding(config: Any) -> str | None:
@@ -79,16 +79,6 @@ def rotates_somewhere(config: Any) -> bool:
         config: of a loaded model, or of one that is to be loaded.
     """
     return any(has_encoding(config, layer) for layer in range(config.num_hidden_layers))
-
-
-def head_size(config: Any) -> int:
-    """How many dimensions a head of a Hugging Face model has.
-
-    Args:
-        config: of a rotary model; one that does not say divides its width among its heads.
-    """
-    own = getattr(config, "head_dim", None)
-    return int(own or config.hidden_size // config.num_attention_heads)
 
 
 @cache

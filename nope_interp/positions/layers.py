@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from nope_interp.attention_shapes import keys_of
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel, wrapped
 from nope_interp.models.transformer import HookedTransformer
@@ -43,6 +44,7 @@ class LayerPositions:
         chunk: a query sees no token before the last multiple of this many; None where it does.
         neighbours: whether a frequency turns two dimensions beside each other.
         rotary_still: how many of the rotary dimensions stand still.
+        keys_of: the earlier layer whose keys and values it reads; None where it makes its own.
     """
 
     layer: int
@@ -53,6 +55,7 @@ class LayerPositions:
     chunk: int | None = None
     neighbours: bool = False
     rotary_still: int = 0
+    keys_of: int | None = None
 
     @property
     def turning(self) -> int | None:
@@ -225,7 +228,13 @@ def _own(model: HookedTransformer) -> tuple[LayerPositions, ...]:
 def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPositions:
     encoding, kind = _encoding(config, layer), layer_type(config, layer)
     chunk = config.attention_chunk_size if kind == "chunked_attention" else None
-    found = LayerPositions(layer, encoding, window=window_of(config, layer), chunk=chunk)
+    found = LayerPositions(
+        layer,
+        encoding,
+        window=window_of(config, layer),
+        chunk=chunk,
+        keys_of=keys_of(config, layer),
+    )
     if encoding != "rotary":
         return found
     frequencies = _frequencies(model, layer)
@@ -292,4 +301,6 @@ def _describe(kind: LayerPositions) -> str:
         details.append(f"{kind.rotary_still} of which stand still")
     if kind.limit is not None:
         details.append(kind.limit)
+    if kind.keys_of is not None:
+        details.append(f"keys of layer {kind.keys_of}")
     return f"{words} ({', '.join(details)})" if details else words

@@ -78,15 +78,16 @@ def rotary_changes(
         yield Change(f"{at}.hook_cos", attn.hook_cos, "output", rotation.cosines)
         yield Change(f"{at}.hook_sin", attn.hook_sin, "output", rotation.sines)
     else:
-        yield from _of_heads(model, attn, at, rotation, heads)
+        yield from _of_heads(model, layer.layer, rotation, heads)
 
 
 def _of_heads(
-    model: HookedModel, attn: Any, at: str, rotation: "_Rotation", heads: list[int]
+    model: HookedModel, layer: int, rotation: "_Rotation", heads: list[int]
 ) -> Iterator[Change]:
+    attn, at = model.blocks[layer].attn, f"blocks.{layer}.attn"
     second = _SecondRotation(rotation)
     yield Change(at, attn, "arguments", second.remember)
-    n_heads, n_keys = model.cfg.n_heads, key_heads(model)
+    n_heads, n_keys = model.cfg.n_heads, key_heads(model, layer)
     groups = sorted({head * n_keys // n_heads for head in heads})
     for letter, chosen, count in (("q", heads, n_heads), ("k", groups, n_keys)):
         name, pattern = _rotated(model, attn, letter)

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from nope_interp.attention_shapes import head_size
 from nope_interp.errors import UserError
-from nope_interp.positions.families import declared, head_size
+from nope_interp.positions.families import declared
 
 # Of Gemma 3 the file's scaling is that of its global layers (its family's configs say so).
 _GLOBAL = "full_attention"

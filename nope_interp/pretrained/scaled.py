@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nope_interp.positions.families import WITHOUT, head_size
+from nope_interp.attention_shapes import head_size
+from nope_interp.positions.families import WITHOUT
 from nope_interp.pretrained.switched_off import rotary_modules
 
 SCALINGS = ("position interpolation", "NTK", "YaRN")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 # Types whose text part, read alone, gives the logits of the whole model on text.
-_TYPES = ("gemma3", "llama4", "mistral3", "qwen3_5")
+_TYPES = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5")
 
 # The two ways in which such checkpoints name the tensors of their text part.
 RENAMED = {

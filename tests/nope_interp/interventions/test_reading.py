@@ -69,16 +69,24 @@ def test_in_the_scores_only_values_and_stream_stay_bit_for_bit(name: str) -> Non
     assert not torch.allclose(scores_only[written], everywhere[written])
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_by_all_routes_attention_does_as_if_it_read_the_change(name: str) -> None:
-    built = model(name)
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        *((name, LAYER) for name in MODELS),
+        ("gemma4", 1),
+        ("gemma4_shared", 1),
+        ("gemma4_shared", 3),
+    ],
+)
+def test_by_all_routes_attention_does_as_if_it_read_the_change(name: str, layer: int) -> None:
+    built, read = model(name), hook_name(layer, ATTENTION_INPUT)
     with torch.no_grad():
         before = built(TOKENS)
-        with intervene(built, {READ: turned}, LATE):
+        with intervene(built, {read: turned}, LATE):
             expected = built(TOKENS)
-        with read_changed(built, {LAYER: turned}, ROUTES, LATE):
+        with read_changed(built, {layer: turned}, ROUTES, LATE):
             found = built(TOKENS)
-        with read_changed(built, {LAYER: torch.clone}, ROUTES):
+        with read_changed(built, {layer: torch.clone}, ROUTES):
             torch.testing.assert_close(built(TOKENS), before, rtol=0, atol=1e-5)
         assert torch.equal(built(TOKENS), before)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
@@ -117,6 +125,42 @@ def test_shared_keys_are_numbered_by_what_is_shared() -> None:
         pytest.raises(UserError, match=r"there is no head 2: choose from heads 0 to 1\."),
     ):
         seen(built)
+
+
+@pytest.mark.parametrize("route", ["keys", "values"])
+def test_keys_and_values_that_one_map_makes_are_changed_apart(route: str) -> None:
+    built = model("gemma4")
+    norms = {at: f"blocks.1.attn.{at[0]}_norm.hook_out" for at in ("keys", "values")}
+
+    def normed() -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        stream(built, TOKENS, {hook: partial(found.__setitem__, at) for at, hook in norms.items()})
+        return found
+
+    before = normed()
+    with intervene(built, {READ: turned}, LATE):
+        expected = normed()
+    with read_changed(built, {1: turned}, [route], LATE):
+        found = normed()
+    (other,) = norms.keys() - {route}
+    assert torch.equal(found[other], before[other])
+    torch.testing.assert_close(found[route], expected[route], rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(found[route], before[route], rtol=1e-2)
+
+
+def test_a_layer_that_reads_the_keys_of_another_has_queries_alone() -> None:
+    built = model("gemma4_shared")
+    asked = "reads the keys and values of an earlier layer: add 'queries'"
+    with (
+        pytest.raises(UserError, match=asked),
+        read_changed(built, {3: turned}, ["keys", "values"]),
+    ):
+        pass
+    with torch.no_grad():
+        with read_changed(built, {3: turned}, ["queries"]):
+            queries = built(TOKENS)
+        with read_changed(built, {3: turned}):
+            assert torch.equal(built(TOKENS), queries)
 
 
 @pytest.mark.parametrize("given", [torch.tensor, np.array, tuple, set, range])

@@ -54,7 +54,7 @@ ROTARY = tuple(
 )
 WINDOWED = (
     *("gpt_neo", "mistral", "gemma2", "gemma3", "phi3", "cohere2", "llama4", "exaone4", "olmo3"),
-    *("starcoder2", "gpt_oss", "afmoe", "afmoe_norms", "vaultgemma"),
+    *("starcoder2", "gpt_oss", "afmoe", "afmoe_norms", "vaultgemma", "gemma4", "gemma4_shared"),
 )
 # Longer than the attention window of those that have one.
 TOKENS = random_tokens(batch=2, pos=WINDOW + 6).clamp(min=4)
@@ -118,7 +118,7 @@ def test_the_model_comes_back_bit_for_bit(name: str) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", [*ROTARY, *HYBRIDS])
+@pytest.mark.parametrize("name", [*ROTARY, "gemma4_shared", *HYBRIDS])
 def test_rotary_conditions_equal_the_plain_model_at_other_positions(name: str) -> None:
     built, n = model(name), TOKENS.shape[1]
     where = {
@@ -503,6 +503,18 @@ def test_layers_ablated_one_by_one_are_as_layers_ablated_at_once(name: str) -> N
             second.verify()
         assert torch.equal(logits(built), one)
     assert not torch.equal(one, at_once)
+
+
+@pytest.mark.parametrize(("kind", "layers"), [("sliding", [0, 2]), ("full", [1, 3])])
+def test_layers_that_share_keys_are_ablated_together(kind: str, layers: list[int]) -> None:
+    built, plain = model("gemma4_shared"), plain_model("gemma4_shared")
+    getattr(plain.model.rotary_emb, f"{kind}_attention_inv_freq").zero_()
+    with ablate_positions(built, layers=layers):
+        assert_same(logits(built), logits_of(plain, TOKENS))
+    for alone in layers:
+        match = f"layer {layers[1]} reads the keys of layer {layers[0]}: choose both layers"
+        with pytest.raises(UserError, match=match):
+            ablate_positions(built, layers=[alone])
 
 
 def test_what_a_model_lacks_is_refused() -> None:

@@ -29,6 +29,13 @@ _VISION = {
     "patch_size": 4,
 }
 _PROJECTED = {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}
+_GEMMA4_VISION = {
+    **_VISION,
+    "model_type": "gemma4_vision",
+    "head_dim": 8,
+    "num_key_value_heads": 2,
+    "position_embedding_size": 16,
+}
 _DEPTH = {"hidden_size": 16, "depth": 1, "num_heads": 2, "out_hidden_size": 32}
 # By type: the family of its text part, the whole model's class, its config's, and its options.
 WHOLE: dict[str, tuple[str, str, str, dict[str, Any]]] = {
@@ -37,6 +44,13 @@ WHOLE: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         "Gemma3ForConditionalGeneration",
         "Gemma3Config",
         {"vision_config": _VISION, "mm_tokens_per_image": 4, "image_token_index": 3},
+    ),
+    "gemma4": ("gemma4", "Gemma4ForConditionalGeneration", "Gemma4Config", {"image_token_id": 3}),
+    "gemma4_shared": (
+        "gemma4_shared",
+        "Gemma4ForConditionalGeneration",
+        "Gemma4Config",
+        {"image_token_id": 3, "vision_config": _GEMMA4_VISION},
     ),
     "llama4": (
         "llama4",
@@ -116,7 +130,7 @@ def test_both_ways_of_naming_its_tensors_are_read(tmp_path: Path) -> None:
     assert torch.equal(load_pretrained(folder).model(TOKENS), expected)
 
 
-@pytest.mark.parametrize("kind", ["mistral3", "qwen3_5"])
+@pytest.mark.parametrize("kind", ["mistral3", "qwen3_5", "gemma4", "gemma4_shared"])
 def test_a_text_part_whose_positions_were_dropped_is_a_model_of_its_own(
     kind: str, tmp_path: Path
 ) -> None:
