@@ -17,6 +17,7 @@ from experiments.results.readability import (
     Verdict,
     gain,
     gain_bounds,
+    guesser_words,
     setting_words,
 )
 from experiments.results.usage import UseVerdict
@@ -64,26 +65,29 @@ class Score:
         unit: of the numbers, "nats per token".
         value: value, low, high.
         chance: the same of the best guesser who knows no order.
+        guesser: what that guesser is called.
     """
 
     name: str
     unit: str
     value: Interval
     chance: float
+    guesser: str = guesser_words("task")
 
     @property
     def sentence(self) -> str:
         """The score with its interval, against the guesser's."""
         value, low, high, chance = self._told
         own = f"Its {self.name} is {value} [{low}, {high}] {self.unit}"
-        return f"{own}; an order-blind guesser's is {chance}."
+        return f"{own}; {self.guesser}'s is {chance}."
 
     @property
     def brief(self) -> str:
         """The score against the guesser's, for a line of 50 characters."""
         value, *_, chance = self._told
         unit = "" if self.unit == OF_ANSWERS else " nats"
-        return f"{self.name} {value}{unit}, order-blind guesser {chance}."
+        guesser = self.guesser.partition(" ")[2]
+        return f"{self.name} {value}{unit}, {guesser} {chance}."
 
     @property
     def _told(self) -> list[str]:
@@ -270,7 +274,7 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
     uses = verdict.of_stream
     reason = ""
     if verdict.lead[1] <= 0:
-        reason = "This model does not surely beat an order-blind guesser: no code is judged."
+        reason = f"This model does not surely beat {verdict.guesser}: no code is judged."
     elif all(use.necessity is None for use in uses):
         reason = (
             "Removing all four codes does not surely hurt this model, so no code is called used."
@@ -279,7 +283,7 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
         variant=verdict.variant,
         tokens=verdict.tokens,
         begin_token=verdict.begin_token,
-        score=Score("loss", "nats per token", verdict.intact, verdict.chance),
+        score=Score("loss", "nats per token", verdict.intact, verdict.chance, verdict.guesser),
         words={use.code: use.word for use in uses},
         shares={use.code: use.necessity for use in uses},
         share_of="removed: lead lost",

@@ -6,7 +6,7 @@ from experiments.results import interchange as names
 from experiments.results.answer import Judged, Score, judged_by_moves
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.measurements import finished
-from experiments.results.readability import SETTING
+from experiments.results.readability import SETTING, guesser_words
 from probes.bootstrap import benjamini_hochberg
 from probes.code_names import JUDGED, SIMILARITY
 
@@ -146,6 +146,6 @@ def _judged(measurements: pd.DataFrame, gate: pd.DataFrame) -> Judged:
         [use for use in names.uses(measurements[same]) if use.layer == EVERYWHERE]
     )
     value = (float(own["value"]), float(own["ci_low"]), float(own["ci_high"]))
-    score = Score("loss", "nats per token", value, float(own["chance"]))
+    score = Score("loss", "nats per token", value, float(own["chance"]), guesser_words("text"))
     codes = (*JUDGED, SIMILARITY)
     return judged_by_moves(first.to_dict(), score, called, "predictions", reason, codes)

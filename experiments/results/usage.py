@@ -56,7 +56,13 @@ from experiments.results.intervals import Interval, percents
 from experiments.results.measurements import LOSS, finished
 from experiments.results.percent import percent
 from experiments.results.position_use import Word
-from experiments.results.readability import SETTING, layer_and_site, setting_words, widened
+from experiments.results.readability import (
+    SETTING,
+    guesser_words,
+    layer_and_site,
+    setting_words,
+    widened,
+)
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError
 from probes.code_names import CODES
@@ -137,14 +143,19 @@ class UseVerdict:
         return replace(self, uses=tuple(replace(use, word=Word.NO_ORDER) for use in self.uses))
 
     @property
+    def guesser(self) -> str:
+        """Who is to be beaten, in words."""
+        return guesser_words(self.tokens)
+
+    @property
     def sentence(self) -> str:
         """The words for the whole stream, with their numbers."""
         value, low, high = self.total_effect
         start = (
             f"On {setting_words(self.tokens, self.begin_token)} the loss of "
-            f"the {self.variant} model is {self.intact[0]:.3g} nats per token, of an order-blind "
-            f"guesser {self.chance:.3g}. Removing all four position codes adds {value:.3g} nats "
-            f"per token [{low:.3g}, {high:.3g}] to this loss: the total effect."
+            f"the {self.variant} model is {self.intact[0]:.3g} nats per token, of "
+            f"{self.guesser} {self.chance:.3g}. Removing all four position codes adds "
+            f"{value:.3g} nats per token [{low:.3g}, {high:.3g}] to this loss: the total effect."
         )
         if self.of_stream[0].word is Word.NO_ORDER:
             return f"{start} The model has not learned order: no code is called used."

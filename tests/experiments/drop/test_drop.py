@@ -260,7 +260,7 @@ def test_compare_and_heads_read_what_drop_makes(
     assert compared.info["positions"] == "none"
     assert {row["positions"] for row in compared.info["layer_positions"]} == {"none"}
     # Five steps of training teach it nothing.
-    assert compared.headline.startswith("This model does not surely beat an order-blind guesser")
+    assert compared.headline.startswith("This model does not surely beat a bigram guesser")
     labelled = classify_heads(model, n_sequences=16, **words, **how)
     assert labelled.info["positions"] == "No positional encoding in layers 0-1."
     assert len(labelled.heads) > 0

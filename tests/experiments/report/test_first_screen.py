@@ -44,7 +44,7 @@ def test_the_first_screen_answers_the_question(page: Browser, causal_report: Rep
     assert box(page, "#answer")["bottom"] < box(page, ".measured")["bottom"] <= DESKTOP[1]
     measured = page.find(".measured").text
     assert "on text without a begin token" in measured
-    assert "nats per token; an order-blind guesser's is" in measured
+    assert "nats per token; a bigram guesser's is" in measured
     above = "return [...document.querySelectorAll('p')].filter(p => p.checkVisibility() && "
     above += "p.getBoundingClientRect().top < arguments[0]).map(p => p.className)"
     assert page.run(above, box(page, "#answer")["top"]) == ["eyebrow", "headline"]
@@ -59,7 +59,7 @@ def test_the_first_screen_answers_the_question(page: Browser, causal_report: Rep
     assert score is not None
     assert brief.text == f"Text: {score.brief}"
     own = f"loss {score.value[0]:#.3g} nats"
-    assert score.brief == f"{own}, order-blind guesser {score.chance:#.3g}."
+    assert score.brief == f"{own}, bigram guesser {score.chance:#.3g}."
     cut = "const s = document.querySelector('.measured > summary');"
     assert page.run(f"{cut} return s.scrollWidth <= s.clientWidth && s.clientHeight < 25")
     page.find(".measured > summary").click()

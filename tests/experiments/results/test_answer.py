@@ -221,7 +221,7 @@ def test_removal_of_codes_fills_the_answer(causal_report: ReportData) -> None:
     assert judged.score.value == on_text.intact
     found = answer_of(causal_report.verdicts, judged)
     assert found.sentence.startswith("This model uses variance")
-    assert "an order-blind guesser's is" in found.measured_on
+    assert "a bigram guesser's is" in found.measured_on
     # The other model is untrained: it does not beat chance.
     reason = judged_by_removal(on_random).reason
     assert reason.startswith("This model does not surely beat an order-blind guesser")

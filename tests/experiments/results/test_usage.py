@@ -31,7 +31,7 @@ def test_a_table_of_another_versions_words_is_refused(
 def test_sentences_name_quantities_with_their_units(causal_report: ReportData) -> None:
     first, second = use_verdicts(causal_report.measurements)
     value, low, high = first.total_effect
-    intact = f"{first.intact[0]:.3g} nats per token, of an order-blind guesser {first.chance:.3g}."
+    intact = f"{first.intact[0]:.3g} nats per token, of a bigram guesser {first.chance:.3g}."
     assert f"the loss of the trained model is {intact}" in first.sentence
     effect = f"{value:.3g} nats per token [{low:.3g}, {high:.3g}]"
     assert f"adds {effect} to this loss: the total effect." in first.sentence
