@@ -43,8 +43,8 @@ _ROUNDING = 1e-6
 class CodeStatistics(StreamingFit):
     """All that taking codes away needs to know of the activations at one site, in constant memory.
 
-    By position the mean activation [pos d_model] and the first two moments of log variance; between
-    positions the centred products of activations [pos pos]. Sums are float64 and merge by the
+    By position the mean activation [pos d_model] and the mean log variance; between positions the
+    centred products of either [pos pos]. Sums are float64 and merge by the
     pairwise formula of Chan, Golub and LeVeque (1983); a batch's own products are taken about its
     own mean in the precision it comes in (half precision is raised to float32). They lie on the
     CPU, wherever activations are; what is made from them follows the activations it is given.
@@ -61,24 +61,28 @@ class CodeStatistics(StreamingFit):
         super().__init__()
         self._means = torch.zeros(0)  # [pos d]
         self._products = torch.zeros(0)  # [pos pos], centred
-        self._log_variance = torch.zeros(0)  # [2 pos], sums of log variance and of its square
+        self._log_variance = torch.zeros(0)  # [pos 1], the mean
+        self._log_products = torch.zeros(0)  # [pos pos], centred
         self._examples = torch.zeros(0)  # [example pos d], activations of the first sequences
 
     def _fit(self, activations: Tensor) -> None:
         activations = upcast(activations)
         means = activations.mean(dim=0)
         require_finite(means)
-        products = moments = torch.zeros((), dtype=torch.float64)
+        products = torch.zeros((), dtype=torch.float64)
+        logs = []
         for some in few_at_a_time(activations):
-            centred, logs = some - means, log_variance(some)
+            centred = some - means
             products = products + (centred @ centred.mT).sum(dim=0, dtype=torch.float64).cpu()
-            moments = moments + torch.stack([logs.sum(dim=0), logs.square().sum(dim=0)]).cpu()
+            logs.append(log_variance(some).cpu())
+        log_means, log_products = _moments(torch.cat(logs))
         self._keep_examples(activations)
-        self._add(len(activations), means.double().cpu(), products, moments)
+        self._add(len(activations), means.double().cpu(), products, log_means, log_products)
 
     def _merge_fit(self, other: "CodeStatistics") -> None:
         self._keep_examples(other._examples)
-        self._add(other.n_fitted, other._means, other._products, other._log_variance)
+        held = other._means, other._products, other._log_variance, other._log_products
+        self._add(other.n_fitted, *held)
 
     def _keep_examples(self, activations: Tensor) -> None:
         """The first sequences, however they were cut into batches and shards."""
@@ -88,16 +92,22 @@ class CodeStatistics(StreamingFit):
             more = activations[: _EXAMPLES - len(self._examples)].to(self._examples)
             self._examples = torch.cat([self._examples, more])
 
-    def _add(self, n: int, means: Tensor, products: Tensor, log_variance: Tensor) -> None:
+    def _add(
+        self, n: int, means: Tensor, products: Tensor, log_means: Tensor, log_products: Tensor
+    ) -> None:
         if not self.n_fitted:
             self._means, self._products = torch.zeros_like(means), torch.zeros_like(products)
-            self._log_variance = torch.zeros_like(log_variance)
-        step = means - self._means
+            self._log_variance = torch.zeros_like(log_means)
+            self._log_products = torch.zeros_like(log_products)
+        step, log_step = means - self._means, log_means - self._log_variance
         share = n / (self.n_fitted + n)
         between = self.n_fitted * share * (step @ step.mT)
         self._products = self._products + products + between
+        self._log_products = (
+            self._log_products + log_products + self.n_fitted * share * (log_step @ log_step.mT)
+        )
         self._means = self._means + step * share
-        self._log_variance = self._log_variance + log_variance
+        self._log_variance = self._log_variance + log_step * share
 
     def positional_vectors(self) -> PositionalVectors:
         """p(t), the mean at each position.
@@ -136,7 +146,8 @@ class CodeStatistics(StreamingFit):
         found.n_fitted = self.n_fitted
         found._means, found._examples = self._means[chosen], self._examples[:, chosen]
         found._products = self._products[chosen][:, chosen]
-        found._log_variance = self._log_variance[:, chosen]
+        found._log_variance = self._log_variance[chosen]
+        found._log_products = self._log_products[chosen][:, chosen]
         return found
 
     def deviation_squares(self) -> PerPosition:
@@ -197,19 +208,24 @@ class CodeStatistics(StreamingFit):
         functions = functions.to(self._products)
         return functions.mT @ self._products @ functions
 
-    def variance_between(self) -> tuple[float, float]:
+    def variance_between(self) -> tuple[float, float, float]:
         """How far mean log variances of activations lie apart, and how far they would by chance.
 
         Returns:
-            Two sums of squares over positions, in nats squared.
+            Two sums of squares over positions, in nats squared, and the degrees of freedom of the
+            second (Satterthwaite 1946). A level that the positions of a sequence share counts in
+            neither: it tells no position.
 
         Raises:
             ProbeError: before 2 sequences.
         """
         self.positional_vectors()  # refuses one sequence
-        mean, square = self._log_variance / self.n_fitted
-        by_chance = (square - mean.square()).clamp(min=0).mean() / (self.n_fitted - 1)
-        return float((mean - mean.mean()).square().sum()), float(by_chance * (len(mean) - 1))
+        mean, products = self._log_variance, self._log_products
+        apart = products - products.mean(dim=0)
+        apart = apart - apart.mean(dim=1, keepdim=True)
+        chance = float(apart.trace()) / (self.n_fitted - 1) / self.n_fitted
+        freedom = float(apart.trace() ** 2 / apart.square().sum()) if apart.any() else 0.0
+        return float((mean - mean.mean()).square().sum()), chance, freedom
 
     def noise(self) -> float:
         """What p(t) - p_bar would vary by, summed over positions, if nothing knew its position.
@@ -341,8 +357,9 @@ class CodeStatistics(StreamingFit):
         Returns:
             The slope and the intercept, in nats, of each position's line.
         """
-        mean, square = self._log_variance / self.n_fitted
-        deviation = (square - mean.square()).clamp(min=_ROUNDING**2).sqrt()
+        mean = self._log_variance[:, 0]
+        square = self._log_products.diagonal() / self.n_fitted
+        deviation = square.clamp(min=_ROUNDING**2).sqrt()
         common = deviation.square().mean().sqrt()
         # Where activations hardly differ in variance, held-out activations that do are no outliers
         # of that law.
@@ -351,6 +368,15 @@ class CodeStatistics(StreamingFit):
         if order is not None:
             slope, intercept = slope / slope[order], (intercept - intercept[order]) / slope[order]
         return torch.stack([slope, intercept])
+
+
+def _moments(
+    x: Float[Tensor, "seq pos"],
+) -> tuple[Float[Tensor, "pos 1"], Float[Tensor, "pos pos"]]:
+    """The mean at each position, and the products of what is left, summed over sequences."""
+    means = x.mean(dim=0)
+    left = x - means
+    return means[:, None], left.mT @ left
 
 
 def _require_order(order: Positions, n: int) -> None:

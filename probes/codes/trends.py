@@ -58,7 +58,7 @@ def carries(statistics: CodeStatistics, code: str) -> bool:
 
     The test is of squares between positions, against a chi-square law at the level of 1%: of the
     mean along the code's functions, or of mean log variances. The squared deviations give the law
-    its mean (`noise_along`) and its degrees of freedom (`freedom_along`).
+    its mean and its degrees of freedom (`noise_along`, `freedom_along` and `variance_between`).
 
     Args:
         statistics: as in `interchange`.
@@ -71,8 +71,7 @@ def carries(statistics: CodeStatistics, code: str) -> bool:
         ProbeError: for an unknown code, and before 2 sequences.
     """
     if code == VARIANCE:
-        found, chance = statistics.variance_between()
-        freedom = len(statistics.positions) - 1.0
+        found, chance, freedom = statistics.variance_between()
     else:
         basis = functions_of(code, statistics.positions)
         found = float((basis.mT @ statistics.positional_vectors()).square().sum())
