@@ -9,6 +9,7 @@ from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 
 from probes._draws import drawn, state_of
+from probes.checks import check_seed, check_whole
 from probes.errors import ProbeError
 from probes.scores import Score
 
@@ -34,12 +35,12 @@ class SequenceBootstrap:
         seed: of the weights.
 
     Raises:
-        ProbeError: for an `n_resamples` below 2.
+        ProbeError: for an `n_resamples` below 2, and what is no seed.
     """
 
     def __init__(self, n_resamples: int = 1000, seed: int = 0) -> None:
-        if n_resamples < 2:
-            raise ProbeError(f"n_resamples is {n_resamples}; an interval needs at least 2")
+        check_whole("n_resamples", n_resamples, 2)
+        check_seed(seed)
         self.n_resamples = n_resamples
         self.n = 0
         self._seeds = frozenset({seed})

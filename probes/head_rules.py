@@ -23,6 +23,7 @@ NONE = "none"
 SHUFFLED_OFFSETS = "shuffled offsets"
 SHUFFLED_TOKENS = "shuffled key tokens"
 RANDOM_INIT: Final = "random-init"
+NULLS = (SHUFFLED_OFFSETS, SHUFFLED_TOKENS, RANDOM_INIT)
 
 
 @dataclass(frozen=True)

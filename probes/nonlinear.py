@@ -1,6 +1,8 @@
 """A two-layer ReLU probe, after Chi et al. 2023 and Haviv et al. 2022 (details recalled)."""
 
+import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, no_type_check
 
 import numpy as np
@@ -13,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from torch.nn import functional
 
+from probes.checks import check_whole
 from probes.errors import ProbeError
 from probes.streaming import PositionProbe, require_finite, upcast
 
@@ -149,9 +152,7 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
     def _absorb(
         self, X: Any, y: Any, classes: Any, *, passes: int, reset: bool
     ) -> "TwoLayerClassifier":
-        for name in ("hidden", "passes", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ProbeError(f"{name} is {getattr(self, name)}: give at least 1")
+        _check_settings(self)
         X, y = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))
         check_classification_targets(y)
         known = np.unique(y if classes is None else classes) if reset else self.classes_
@@ -180,6 +181,13 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
         """The most probable class of each row."""
         probabilities = self.predict_proba(X)
         return np.asarray(self.classes_[probabilities.argmax(axis=1)])
+
+
+def _check_settings(of: TwoLayerClassifier) -> None:
+    for name in ("hidden", "passes", "batch_size"):
+        check_whole(name, getattr(of, name), 1)
+    if not isinstance(of.learning_rate, Real) or not 0 < of.learning_rate < math.inf:
+        raise ProbeError(f"learning_rate is {of.learning_rate!r}: give a number above 0")
 
 
 class TwoLayerProbe(PositionProbe):
@@ -214,6 +222,7 @@ class TwoLayerProbe(PositionProbe):
     ) -> None:
         super().__init__(seed=seed, n_resamples=n_resamples)
         self._settings = TwoLayerClassifier(hidden, learning_rate, passes, batch_size, seed)
+        _check_settings(self._settings)
 
     def _fit(self, activations: Tensor) -> None:
         # Streams run under no_grad or inference_mode, whose tensors autograd refuses.

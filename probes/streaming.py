@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes._position_errors import PositionErrors
+from probes.checks import check_seed, check_whole
 from probes.controls import shuffled_positions, skip_shuffled
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
@@ -183,11 +184,16 @@ class StreamingProbe(StreamingFit):
 
     Args:
         seed: of the permutations and of the bootstrap.
-        n_resamples: of the bootstrap over held-out sequences.
+        n_resamples: of the bootstrap over held-out sequences; at least 2.
+
+    Raises:
+        ProbeError: for an `n_resamples` below 2, and what is no seed.
     """
 
     def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
         super().__init__()
+        check_whole("n_resamples", n_resamples, 2)
+        check_seed(seed)
         self.n_resamples = n_resamples
         self.n_held_out = 0
         self._solved = False

@@ -1,13 +1,15 @@
 """What a report of heads has to say of how they were read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from experiments.heads.checks import n_heads
 from experiments.heads.tokens import HeadTokens
 from experiments.variants.ablation import Ablation
 from nope_interp.hooked_model import HookedModel, layers_without_attention
+from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.sites import layer_ranges
 from probes.head_rules import RULES
+from probes.heads.detectors import FIRST_QUERY
 
 
 def notes_of(
@@ -39,6 +41,7 @@ def notes_of(
         f"are copies of one token. Another {len(tokens.alphabet_held_out)} are of a small "
         "alphabet, beside as many to fit on.",
         *recurring(tokens),
+        *out_of_sight(tokens, layer_positions(model)),
         *_judged_how(ablation, each),
         "K-composition is computed from the weights alone: a rotation between the two heads, and "
         "norms of queries and keys, are left out.",
@@ -55,6 +58,37 @@ def recurring(tokens: HeadTokens) -> list[str]:
         for rule in RULES
         if rule.metric in perfect and perfect[rule.metric] < rule.threshold
     ]
+
+
+def out_of_sight(tokens: HeadTokens, layers: Iterable[LayerPositions]) -> list[str]:
+    """Which labels no head of a layer can have, since its window or chunk is too short.
+
+    Args:
+        tokens: what heads are read on.
+        layers: of the model, with its windows.
+
+    Returns:
+        A sentence for each reach of layers that keeps a label from them.
+    """
+    reaches: dict[int, list[int]] = {}
+    for layer in layers:
+        if layer.reach is not None:
+            reaches.setdefault(layer.reach, []).append(layer.layer)
+    # How far back the farthest key is that a perfect head looks at, itself included.
+    needed = {"induction": tokens.period, "duplicate-token": tokens.period + 1}
+    found = []
+    for reach, where in reaches.items():
+        hidden = [label for label, least in needed.items() if reach < least]
+        # Queries further on do not see the first token.
+        share = max(reach - FIRST_QUERY, 0) / (tokens.length - FIRST_QUERY)
+        (rule,) = (rule for rule in RULES if rule.label == "first-token")
+        hidden += [rule.label] if share < rule.threshold else []
+        if hidden:
+            found.append(
+                f"{layer_ranges(where).capitalize()}: a query sees {reach} tokens, so that no head "
+                f"can be called {' or '.join(hidden)}. Give shorter sequences (--seq-len)."
+            )
+    return found
 
 
 def _judged_how(ablation: Ablation, each: Mapping[int, Ablation]) -> list[str]:

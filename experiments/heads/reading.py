@@ -18,6 +18,7 @@ from experiments.heads.rotated import on_rotated
 from experiments.heads.tokens import HeadTokens
 from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
 from experiments.variants.ablation import Ablation
+from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel, attention_layers
 from nope_interp.interventions.again import AttentionAgain
 from nope_interp.models.losses import sequence_losses, unigram_losses
@@ -252,6 +253,11 @@ def _stream_scores(
     tokens, probes = share
     alphabet = tokens.alphabet_held_out if held_out else tokens.alphabet_fit
     site = _scores_site(model, alphabet[:1, :2])
+    if site == "hook_pattern" and next(model.parameters()).dtype == torch.float16:
+        raise UserError(
+            "in float16 small attention weights become 0, and this model shows no scores beside "
+            "them: read it in float32 or bfloat16 (--dtype)."
+        )
     batches = alphabet.split(batch_size)
     # A hook does not see its tokens, which the scores are read with: one batch after another.
     for batch in progress(batches, description, "batch"):

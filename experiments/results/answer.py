@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.results.guesser import Score
 from experiments.results.intervals import Interval
 from experiments.results.measurements import RANDOM_INIT
-from experiments.results.percent import percent
 from experiments.results.position_use import STRONGEST, Use, Word, strongest, telling
 from experiments.results.readability import (
     HYPOTHESES,
     Verdict,
     gain,
     gain_bounds,
-    guesser_words,
     setting_words,
 )
 from experiments.results.usage import UseVerdict
@@ -41,8 +40,6 @@ _SITES = {
     "mlp_out": "the MLP of layer {layer}",
 }
 
-# The unit of a score that is a share, 0 to 1.
-OF_ANSWERS = "of answers"
 # What figures call the control that costs more than the others.
 STRONGER_CONTROL = "the stronger control"
 
@@ -54,45 +51,6 @@ _READ = {
     "undecided": ("undecided:", "and"),
     "invalid": ("control failed:", "and"),
 }
-
-
-@dataclass(frozen=True)
-class Score:
-    """How well a model does what it was judged on, and what a guess without order does.
-
-    Attributes:
-        name: what is scored, "loss".
-        unit: of the numbers, "nats per token".
-        value: value, low, high.
-        chance: the same of the best guesser who knows no order.
-        guesser: what that guesser is called.
-    """
-
-    name: str
-    unit: str
-    value: Interval
-    chance: float
-    guesser: str = guesser_words("task")
-
-    @property
-    def sentence(self) -> str:
-        """The score with its interval, against the guesser's."""
-        value, low, high, chance = self._told
-        own = f"Its {self.name} is {value} [{low}, {high}] {self.unit}"
-        return f"{own}; {self.guesser}'s is {chance}."
-
-    @property
-    def brief(self) -> str:
-        """The score against the guesser's, for a line of 50 characters."""
-        value, *_, chance = self._told
-        unit = "" if self.unit == OF_ANSWERS else " nats"
-        guesser = self.guesser.partition(" ")[2]
-        return f"{self.name} {value}{unit}, {guesser} {chance}."
-
-    @property
-    def _told(self) -> list[str]:
-        told = percent if self.unit == OF_ANSWERS else "{:#.3g}".format
-        return [told(of) for of in (*self.value, self.chance)]
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,9 @@ _FOUND = {
     FoundBy.TEXT: "By its text",
     FoundBy.NONE: "By no single cause",
 }
-NOBODY = "No head surely looks at the token before, or at its own, more than further back."
+NOBODY = (
+    "No head surely looks 0.1 more at the token before, or its own, than at one 16 further back."
+)
 
 
 @dataclass(frozen=True)

@@ -137,18 +137,6 @@ def setting_words(tokens: str, begin_token: bool) -> str:
     return f"{kind} {'with' if begin_token else 'without'} a begin token"
 
 
-def guesser_words(tokens: str) -> str:
-    """Who guesses without knowing the order of earlier tokens, as sentences name it.
-
-    Args:
-        tokens: as the tidy table has them. On text the token before is known.
-
-    Returns:
-        Words that fit within a sentence.
-    """
-    return "a bigram guesser" if tokens == "text" else "an order-blind guesser"
-
-
 def _best_site(rows: list[dict[str, Any]], smaller: bool, n_compared: int) -> dict[str, Any]:
     real = [row for row in rows if row["control"] == ""]
     pick = min if smaller else max

@@ -2,8 +2,9 @@
 
 import pandas as pd
 
-from experiments.results.answer import OF_ANSWERS, Judged, Score, judged_by_moves
+from experiments.results.answer import Judged, judged_by_moves
 from experiments.results.code_ablation import EVERYWHERE
+from experiments.results.guesser import OF_ANSWERS, Score
 from experiments.results.interchange import (
     ABOVE_GUESSER,
     ACCURACY,

@@ -3,10 +3,11 @@
 import pandas as pd
 
 from experiments.results import interchange as names
-from experiments.results.answer import Judged, Score, judged_by_moves
+from experiments.results.answer import Judged, judged_by_moves
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
+from experiments.results.guesser import Score, guesser_words
 from experiments.results.measurements import finished
-from experiments.results.readability import SETTING, guesser_words
+from experiments.results.readability import SETTING
 from probes.bootstrap import benjamini_hochberg
 from probes.code_names import JUDGED, SIMILARITY
 

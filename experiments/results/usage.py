@@ -52,13 +52,13 @@ from experiments.results.code_ablation import (
     only,
     without,
 )
+from experiments.results.guesser import guesser_words
 from experiments.results.intervals import Interval, percents
 from experiments.results.measurements import LOSS, finished
 from experiments.results.percent import percent
 from experiments.results.position_use import Word
 from experiments.results.readability import (
     SETTING,
-    guesser_words,
     layer_and_site,
     setting_words,
     widened,

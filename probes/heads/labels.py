@@ -20,6 +20,7 @@ from probes.head_rules import (
     FALSE_DISCOVERY_RATE,
     LABELS,
     NONE,
+    NULLS,
     RANDOM_INIT,
     RULES,
     SHUFFLED_OFFSETS,
@@ -81,9 +82,12 @@ def label_heads(
         One label for each head, layer by layer.
 
     Raises:
-        ProbeError: where there are no layers, or where those of `null` lack a metric that the
-            model has, or have less than two heads.
+        ProbeError: for no rules, for nulls that are not known, where there are no layers, or where
+            those of `null` lack a metric that the model has, or have less than two heads.
     """
+    _check_rules(rules)
+    if null is not None and not len(null):
+        raise ProbeError("the random-init models have no layers: give their scores, or none")
     by_layer = scores if isinstance(scores, Mapping) else dict(enumerate(scores))
     tested = _Tested.of(_each(scores), None if null is None else _each(null), rules)
     labels = (*(rule.label for rule in rules), NONE)
@@ -104,6 +108,16 @@ def label_heads(
         )
         for i, (head, rule) in enumerate(zip(heads, tested.chosen.tolist(), strict=True))
     ]
+
+
+def _check_rules(rules: Sequence[Rule]) -> None:
+    if not rules:
+        raise ProbeError("there are no rules to label heads by: give one, or leave rules out")
+    for rule in rules:
+        for name in rule.nulls:
+            if name not in NULLS:
+                known = ", ".join(NULLS)
+                raise ProbeError(f"{rule.label} is to beat {name!r}: choose from {known}")
 
 
 def early_labels(

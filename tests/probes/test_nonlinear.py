@@ -24,8 +24,16 @@ def test_classifier_learns_what_a_linear_one_cannot():
 @pytest.mark.parametrize("size", ["hidden", "passes", "batch_size"])
 def test_a_classifier_of_nothing_is_refused(size):
     X, y = make_moons(20, noise=0.1, random_state=0)
-    with pytest.raises(ProbeError, match=f"{size} is 0: give at least 1"):
+    with pytest.raises(ProbeError, match=f"{size} is 0: give a whole number, at least 1"):
         TwoLayerClassifier(**{size: 0}).fit(X, y)
+    with pytest.raises(ProbeError, match=f"{size} is 0: give a whole number, at least 1"):
+        TwoLayerProbe(**{size: 0})
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_learning_rate_that_learns_nothing_is_refused(rate):
+    with pytest.raises(ProbeError, match=r"learning_rate is .*: give a number above 0"):
+        TwoLayerProbe(learning_rate=rate)
 
 
 def test_classifier_with_one_seed_has_the_same_bits():

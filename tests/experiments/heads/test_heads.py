@@ -18,7 +18,7 @@ from experiments import HeadClassification, HeadsConfig, classify_heads
 from experiments.heads import classify as heads
 from experiments.heads import reading as head_cells
 from experiments.heads.cell import HeadCell
-from experiments.heads.notes import recurring
+from experiments.heads.notes import out_of_sight, recurring
 from experiments.heads.tokens import HeadTokens
 from experiments.results import heads as tables
 from experiments.results.measurements import write_arrays, write_table
@@ -33,7 +33,7 @@ from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
-from nope_interp.positions.layers import layer_positions
+from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.streams import run_trunk
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import CopiesSource, RepeatedSource, UniformSource
@@ -265,6 +265,37 @@ def test_a_vocabulary_in_which_tokens_recur_too_often_is_told() -> None:
     assert f"a perfect duplicate-token head scores {wanted['duplicate_token']:.2f} here" in note
     many = torch.arange(20).repeat(2, 2)
     assert recurring(dataclasses.replace(tokens, repeated=many, start=0)) == []
+
+
+@pytest.mark.parametrize(
+    ("reach", "hidden"),
+    [
+        (19, ["induction", "duplicate-token", "first-token"]),
+        (20, ["duplicate-token", "first-token"]),
+        (21, ["first-token"]),
+        (23, ["first-token"]),
+        (24, []),
+    ],
+)
+def test_labels_out_of_a_windows_sight_are_named(reach: int, hidden: list[str]) -> None:
+    """Of heads that look as far as the window lets them."""
+    period, length = 20, 40
+    query, key = torch.arange(length)[:, None], torch.arange(length)
+    seen = (key <= query) & (key > query - reach)
+    wanted = {"induction": query - period + 1, "duplicate-token": query - period, "first-token": 0}
+    found = {name: ((key == at) & seen).any(dim=1).float() for name, at in wanted.items()}
+    # A first-token head has to give half of its attention there, over the queries that count.
+    assert (found["first-token"][FIRST_QUERY:].mean() < 0.5) == ("first-token" in hidden)
+    for name in ("induction", "duplicate-token"):
+        assert bool(found[name][period:].any()) != (name in hidden)
+    kinds = ("text", "text_before", "repeated", "copies", "alphabet_fit", "alphabet_held_out")
+    any_tokens = dict.fromkeys(kinds, torch.zeros(1, length, dtype=torch.long))
+    tokens = HeadTokens(start=0, period=period, **any_tokens)
+    layers = [LayerPositions(0, "rotary", window=reach), LayerPositions(1, "none")]
+    notes = out_of_sight(tokens, layers)
+    assert len(notes) == bool(hidden)
+    for label in wanted:
+        assert (label in "".join(notes)) == (label in hidden)
 
 
 def test_positions_added_to_the_embedding_are_taken_from_the_model(tmp_path: Path) -> None:
@@ -644,6 +675,14 @@ def test_the_scores_that_are_read_make_the_pattern(family: str) -> None:
     visible = torch.ones(12, 12).tril().bool()
     made = scores if site == "hook_pattern" else scores.where(visible, -torch.inf).softmax(dim=-1)
     torch.testing.assert_close(made, pattern, atol=1e-6, rtol=1e-4)
+
+
+def test_scores_are_not_read_from_weights_that_float16_rounds_to_zero() -> None:
+    model = bridged_model("gptj")
+    model.original_model.half()
+    tokens, layers = random_tokens(model.cfg.d_vocab), layer_positions(model)
+    with pytest.raises(UserError, match=r"in float16 .*: read it in float32 or bfloat16"):
+        head_cells.read_cell(model, tokens, layers, [], seed=0, batch_size=4)
 
 
 @pytest.mark.parametrize("family", WITHOUT_SINKS)

@@ -11,15 +11,14 @@ from rich.table import Table
 from experiments.cli.tables import of_answer, of_claims, of_heads, of_onsets
 from experiments.report.data import ReportData
 from experiments.results.answer import (
-    OF_ANSWERS,
     Answer,
     CodeAnswer,
     Judged,
     Reading,
-    Score,
     answer_of,
     judged_by_removal,
 )
+from experiments.results.guesser import OF_ANSWERS, Score
 from experiments.results.position_use import STRONGEST, Word
 from experiments.results.readability import Verdict
 from experiments.results.usage import use_verdicts

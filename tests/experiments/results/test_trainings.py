@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.results.answer import OF_ANSWERS, Answer, CodeAnswer, Score
+from experiments.results.answer import Answer, CodeAnswer
+from experiments.results.guesser import OF_ANSWERS, Score
 from experiments.results.intervals import Interval
 from experiments.results.position_use import Word
 from experiments.results.trainings import agreement, verdict_rows
