@@ -66,8 +66,8 @@ _METRICS = {
     **{name: (name, f"{name}_low", f"{name}_high") for name in SHARES},
 }
 _LOOK_AT = {
-    "previous": ("look at the token before", "looks at the token before"),
-    "own": ("look at their own token", "looks at its own token"),
+    "previous": ("favour the token before", "favours the token before"),
+    "own": ("favour their own token", "favours its own token"),
 }
 _FOUND = {
     FoundBy.ANY_QUERY: "By any query",
@@ -75,9 +75,7 @@ _FOUND = {
     FoundBy.TEXT: "By its text",
     FoundBy.NONE: "By no single cause",
 }
-NOBODY = (
-    "No head surely looks 0.1 more at the token before, or its own, than at one 16 further back."
-)
+NOBODY = "No head surely favours the token before, or its own, by 0.1 over one 16 further back."
 
 
 @dataclass(frozen=True)
@@ -186,4 +184,4 @@ def _sentence(token: str, words: "pd.Series[str]", n_heads: int) -> str:
     many, one = _LOOK_AT[token]
     counts = [(_FOUND[word], int((words == word).sum())) for word in FoundBy]
     found = " ".join(f"{how}: {n}." for how, n in counts if n)
-    return f"{len(words)} of {n_heads} heads {one if len(words) == 1 else many}. {found}"
+    return f"{len(words)} of {n_heads} heads {one if len(words) == 1 else many} by 0.1. {found}"

@@ -314,7 +314,7 @@ def test_a_classification_has_what_is_asked_of_the_model(tmp_path: Path) -> None
     by = asked.set_index(["layer", "head"])["word"]
     table = run.heads.set_index(["layer", "head"])["finds_itself_by"].dropna()
     assert table.to_dict() == by.to_dict()
-    assert f"{len(asked)} of 16 heads look at their own token" in " ".join(run.finding)
+    assert f"{len(asked)} of 16 heads favour their own token by 0.1" in " ".join(run.finding)
 
 
 def test_what_a_classification_cannot_ask_is_a_note(tmp_path: Path) -> None:

@@ -200,7 +200,9 @@ def test_losses_of_both_conditions_stand_side_by_side(page: Page) -> None:
 
 def test_what_leads_heads_stands_in_bars_and_words(page: Page) -> None:
     words = " ".join(" ".join(page.words).split())
-    assert "3 of 16 heads look at the token before. By any query: 1. By the place: 1." in words
+    assert (
+        "3 of 16 heads favour the token before by 0.1. By any query: 1. By the place: 1." in words
+    )
     assert "L3H1 0.5 [0.48, 0.52] the place 10% [8%, 12%] 70%" in words
     bars = [a for tag, a in page.elements if tag == "rect" and "data-share" in a]
     assert len(bars) == 3 * 5
