@@ -356,7 +356,9 @@ def test_a_sentence_counts_heads_by_their_word(found: list[FoundBy], n_before: i
     expected = [of for of in (before, found) if of]
     assert said == [NOBODY] if not expected else len(said) == len(expected)
     for sentence, of in zip(said, expected, strict=False):
-        assert sentence.startswith(f"{len(of)} of 8 heads {'looks' if len(of) == 1 else 'look'} at")
+        assert sentence.startswith(
+            f"{len(of)} of 8 heads {'favours' if len(of) == 1 else 'favour'}"
+        )
         counts = sentence.split(". By ")[1:]
         assert sorted(count.removesuffix(".") for count in counts) == sorted(
             f"{word}: {of.count(word)}" for word in set(of)
