@@ -100,7 +100,8 @@ def ablate_positions(
     left += [layer for layer in found if layer.encoding == "recurrence"]
     added = any(target.encoding in _ADDED for target in targets)
     first = 0 if added else min(at.layer for at in (*targets, *windowed))
-    return PositionAblation(str(condition), model, first, taken, changes, left)
+    idle = not windowed and all(_keeps_all(condition, target) for target in targets)
+    return PositionAblation(str(condition), model, first, taken, changes, left, idle)
 
 
 class PositionAblation(AbstractContextManager["PositionAblation", None]):
@@ -118,9 +119,10 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         taken: Taken,
         changes: Iterable[Change],
         left: Layers,
+        idle: bool,
     ) -> None:
         self.name = name
-        self._left = left
+        self._left, self._idle = left, idle
         self._active, self._ran, self._reached = True, False, False
         self._fired: dict[str, int] = {}
         every = _taken.setdefault(model, set())
@@ -175,7 +177,12 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         """What still shows position in sequences of `seq_len` tokens, in sentences."""
         recurrent = [layer.layer for layer in self._left if layer.encoding == "recurrence"]
         still = f"The recurrence in {layer_ranges(recurrent)} still tells order."
-        return (*edge_notes(self._left, seq_len), *([still] if recurrent else []))
+        idle = f"{self.name} keeps every frequency that turns: no position is taken away."
+        return (
+            *([idle] if self._idle else []),
+            *edge_notes(self._left, seq_len),
+            *([still] if recurrent else []),
+        )
 
     def _note_pass(self, module: nn.Module, args: object) -> None:
         self._ran = True
@@ -219,6 +226,14 @@ def _encoding_changes(
             yield from rotary_changes(model, layer, condition, heads, seed)
         else:
             yield from bias_changes(model, layer, condition, heads)
+
+
+def _keeps_all(condition: Condition, layer: LayerPositions) -> bool:
+    """Whether a condition changes nothing in a layer: all frequencies that turn still do."""
+    if layer.encoding != "rotary" or condition.name == "shuffled":
+        return False
+    turning = turning_frequencies(condition, (layer.rotary_dims or 0) // 2)
+    return bool(turning[: (layer.turning or 0) // 2].all())
 
 
 def _chosen(what: str, given: Any, n: int) -> list[int] | None:

@@ -505,6 +505,37 @@ def test_layers_ablated_one_by_one_are_as_layers_ablated_at_once(name: str) -> N
     assert not torch.equal(one, at_once)
 
 
+@pytest.mark.parametrize(
+    ("name", "how", "idle"),
+    [
+        ("llama", "keep_highest=1", True),
+        ("llama", "drop_highest=0", True),
+        ("llama", "band=0-4", True),
+        ("llama", "band=0-3", False),
+        ("llama", "shuffled", False),
+        ("llama", "none", False),
+        # Its global layers turn a quarter of their frequencies, its local ones all.
+        ("gemma4", "keep_highest=0.25", False),
+    ],
+)
+def test_what_takes_no_position_away_is_said(name: str, how: str, idle: bool) -> None:
+    built = model(name)
+    before = logits(built)
+    with ablate_positions(built, f"rotary:{how}") as ablation:
+        assert torch.equal(logits(built), before) == idle
+        said = [note for note in ablation.caveats(8) if "no position is taken away" in note]
+    assert len(said) == idle
+
+
+def test_the_turning_share_of_p_rope_is_all_of_it() -> None:
+    built = model("gemma4")
+    with ablate_positions(built, "rotary:keep_highest=0.25", layers=[1]) as ablation:
+        (said,) = ablation.caveats(8)
+        ablated = logits(built)
+    assert torch.equal(ablated, logits(built))
+    assert said.startswith("rotary:keep_highest=0.25 keeps every frequency that turns")
+
+
 @pytest.mark.parametrize(("kind", "layers"), [("sliding", [0, 2]), ("full", [1, 3])])
 def test_layers_that_share_keys_are_ablated_together(kind: str, layers: list[int]) -> None:
     built, plain = model("gemma4_shared"), plain_model("gemma4_shared")
