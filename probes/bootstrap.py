@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 
 from probes._draws import drawn, state_of
-from probes.checks import check_seed, check_whole
+from probes.checks import check_whole
 from probes.errors import ProbeError
 from probes.scores import Score
 
@@ -40,7 +40,7 @@ class SequenceBootstrap:
 
     def __init__(self, n_resamples: int = 1000, seed: int = 0) -> None:
         check_whole("n_resamples", n_resamples, 2)
-        check_seed(seed)
+        check_whole("seed", seed, 0)
         self.n_resamples = n_resamples
         self.n = 0
         self._seeds = frozenset({seed})

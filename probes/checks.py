@@ -4,8 +4,8 @@ from numbers import Integral
 
 from probes.errors import ProbeError
 
-# Both generators of random numbers take these.
-_LARGEST_SEED = 2**63 - 1
+# That torch takes; numpy takes any.
+_LARGEST_SEED = 2**64 - 1
 
 
 def check_whole(name: str, given: object, least: int) -> None:

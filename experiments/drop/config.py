@@ -91,12 +91,16 @@ class DropConfig(ExperimentConfig):
                 f"are {list(lengths)}: give lengths of at least {_LEAST_CONTEXT}, each once.",
             )
 
-    def check_runs_on(self, device: str) -> None:
+    def check_model(self) -> None:
+        """Refuse to drop the positions of no model.
+
+        Raises:
+            UserError: where none is given.
+        """
         if self.model is None:
             raise UserError(
                 "drop takes a pretrained model: give its hub name, folder or GGUF file."
             )
-        super().check_runs_on(device)
 
     def run_name(self) -> str:
         return f"drop-{self.model_name()}"

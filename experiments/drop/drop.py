@@ -71,7 +71,7 @@ def drop(
         UserError: for a model without rotary positions, too short a text, and an unwritable `out`.
     """
     config = asked(DropConfig, config, words)
-    config.check_runs_on(device)
+    config.check_model()
     if device != "auto":
         check_device(device)
     return Drop.once(config, out, lambda run: _made(config, run, device, show_progress), device)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from numbers import Real
 
+from experiments.drop.config import DropConfig
 from experiments.sweeps.config import SweepConfig
 from experiments.variants.checks import check_files, check_spread
 from experiments.variants.config import ExperimentConfig
@@ -57,7 +58,9 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
             check_spread(cell.config, device)
             check_files(cell.config, read)
             cell.config.check_runs_on(device)
-            if isinstance(cell.config, ExperimentConfig) and cell.config.model is None:
+            if isinstance(cell.config, DropConfig):
+                cell.config.check_model()
+            elif isinstance(cell.config, ExperimentConfig) and cell.config.model is None:
                 check_trained()(cell.config)
         except UserError as error:
             raise UserError(f"{cell.label}: {error}") from error

@@ -64,7 +64,7 @@ class Worded:
         return None
 
     def check_runs_on(self, device: str) -> None:
-        """Refuse a device that the experiment does not run on, and what runs on none.
+        """Refuse a device that the experiment does not run on.
 
         Args:
             device: a torch device.
