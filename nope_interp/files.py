@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 
 from nope_interp.errors import UserError, shown
 
-# Config, tokenizer, weights and chat template, as transformers names them.
 _LONGEST_PATH = 4095  # bytes that Linux takes, and more than other systems' names
 _LONGEST_SHOWN = 200
+# Config, tokenizer, weights and chat template, as transformers names them.
 _OF_MODELS = (".json", ".safetensors", ".bin", ".model", ".txt", ".tiktoken", ".jinja")
 
 

@@ -76,13 +76,13 @@ def out_of_sight(tokens: HeadTokens, layers: Iterable[LayerPositions]) -> list[s
             reaches.setdefault(layer.reach, []).append(layer.layer)
     # How far back the farthest key is that a perfect head looks at, itself included.
     needed = {"induction": tokens.period, "duplicate-token": tokens.period + 1}
+    (first,) = (rule for rule in RULES if rule.label == "first-token")
     found = []
     for reach, where in reaches.items():
         hidden = [label for label, least in needed.items() if reach < least]
         # Queries further on do not see the first token.
         share = max(reach - FIRST_QUERY, 0) / (tokens.length - FIRST_QUERY)
-        (rule,) = (rule for rule in RULES if rule.label == "first-token")
-        hidden += [rule.label] if share < rule.threshold else []
+        hidden += [first.label] if share < first.threshold else []
         if hidden:
             found.append(
                 f"{layer_ranges(where).capitalize()}: a query sees {reach} tokens, so that no head "

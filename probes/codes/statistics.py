@@ -99,15 +99,13 @@ class CodeStatistics(StreamingFit):
             self._means, self._products = torch.zeros_like(means), torch.zeros_like(products)
             self._log_variance = torch.zeros_like(log_means)
             self._log_products = torch.zeros_like(log_products)
-        step, log_step = means - self._means, log_means - self._log_variance
-        share = n / (self.n_fitted + n)
-        between = self.n_fitted * share * (step @ step.mT)
-        self._products = self._products + products + between
-        self._log_products = (
-            self._log_products + log_products + self.n_fitted * share * (log_step @ log_step.mT)
+        counts = self.n_fitted, n
+        self._means, self._products = _merged(
+            counts, (self._means, self._products), (means, products)
         )
-        self._means = self._means + step * share
-        self._log_variance = self._log_variance + log_step * share
+        self._log_variance, self._log_products = _merged(
+            counts, (self._log_variance, self._log_products), (log_means, log_products)
+        )
 
     def positional_vectors(self) -> PositionalVectors:
         """p(t), the mean at each position.
@@ -368,6 +366,16 @@ class CodeStatistics(StreamingFit):
         if order is not None:
             slope, intercept = slope / slope[order], (intercept - intercept[order]) / slope[order]
         return torch.stack([slope, intercept])
+
+
+def _merged(
+    counts: tuple[int, int], held: tuple[Tensor, Tensor], more: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Means and centred products of the sequences held and of more (Chan et al. 1983)."""
+    n, m = counts
+    (means, products), (new_means, new_products) = held, more
+    step, share = new_means - means, m / (n + m)
+    return means + step * share, products + new_products + n * share * (step @ step.mT)
 
 
 def _moments(
