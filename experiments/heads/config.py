@@ -89,7 +89,7 @@ class HeadsConfig(ExperimentConfig):
             return None
         return (
             f"Quick: {self.n_shareable} of {self.n_sequences} sequences were read, and no "
-            "random-init variant, so labels beat shuffled offsets and tokens alone."
+            "random-init variant: labels are tested against shuffled offsets and tokens only."
         )
 
     def to_dict(self) -> dict[str, Any]:
