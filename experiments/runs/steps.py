@@ -73,7 +73,7 @@ class Steps:
         self._begin()
 
     def expect(self, titles: Iterable[str]) -> None:
-        """Count steps that are known only now, each as much work as another: there may be more.
+        """Count steps that are known only now: there may be more, so no time left is told.
 
         Args:
             titles: of the steps; those that were counted before are no new ones.
@@ -119,11 +119,12 @@ class Steps:
             return step
         if self._done >= self._total:
             return f"{self._name}: {_counted(self._done)} done{' so far' if self._grows else ''}"
+        if self._grows:  # what is not known yet may take longer than all that is
+            return f"{step} of at least {self._total}"
         unweighed = self._total - self._done - len(self._left)
         left = self._pace * (sum(self._left.values()) + max(0, unweighed))
-        least = "at least " if self._grows else ""
-        told = f", {least or 'about '}{duration(left)} left" if left >= 0.5 else ""
-        return f"{step} of {least}{self._total}{told}"
+        told = f", about {duration(left)} left" if left >= 0.5 else ""
+        return f"{step} of {self._total}{told}"
 
     def _begin(self, after: str = "") -> None:
         self._at = time.monotonic()
