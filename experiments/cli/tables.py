@@ -178,7 +178,7 @@ def of_claims(claims: pd.DataFrame) -> Table:
     rows = [
         [
             str(row["claim"]),
-            _worded(str(row["status"])),
+            _worded(str(row["status"])) + (", too little to matter" if row["too_small"] else ""),
             "–" if pd.isna(row["value"]) else _number(row),
             str(row["test"]).rpartition("lies ")[2],
         ]

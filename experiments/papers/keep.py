@@ -1,22 +1,25 @@
 """Keeps what a finished run found of a paper with the package: `python -m experiments.papers.keep
-RUN_FOLDER ...`."""
+RUN_FOLDER ...`; with `--beside`, beside a longer run that is kept already."""
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from experiments.papers.recorded import kept_in, recorded
 from experiments.papers.result import Reproduction
 from nope_interp.files import write_text
 
 
-def record(folder: Path | str) -> Path:
+def record(folder: Path | str, beside: bool = False) -> Path:
     """Keep what a finished run found, in place of what was kept of its paper before.
 
     Args:
         folder: where the run was kept.
+        beside: keep it beside the run that is kept, for the claims that both measured.
 
     Returns:
         The file written.
@@ -34,20 +37,26 @@ def record(folder: Path | str) -> Path:
     if before is not None:  # a number that is kept again was judged by its first test
         same = [o.claim.id for o in found if before.found.get(o.claim.id) == o.found]
         tests |= {id: before.tests[id] for id in same}
-    kept = {
+    kept: dict[str, Any] = {
         "config": config.to_dict(),
         "seconds": float(run.info["seconds"]),
         "found": {outcome.claim.id: vars(outcome.found) for outcome in found},
         "tests": tests,
     }
     path = Path(str(kept_in(config.name)))
+    if beside:
+        kept = {**json.loads(path.read_text(encoding="utf-8")), "beside": kept}
     return write_text(path, json.dumps(kept, indent=1) + "\n")
 
 
-def main(folders: Sequence[str]) -> None:
+def main(words: Sequence[str]) -> None:
     """Keep the runs in these folders."""
-    for folder in folders:
-        print(record(folder))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+")
+    parser.add_argument("--beside", action="store_true")
+    asked = parser.parse_args(words)
+    for folder in asked.folders:
+        print(record(folder, asked.beside))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from experiments.papers.recorded import recorded
+from experiments.papers.recorded import Recorded, recorded
 from experiments.papers.registry import PAPERS
 from experiments.results.claims import AFTER, NOT_MEASURED, SETTING_LATER, Outcome, Paper, Verdict
 from experiments.results.intervals import with_interval
+from experiments.runs.steps import duration
 
 
 def papers_markdown() -> str:
@@ -39,10 +40,10 @@ def papers_markdown() -> str:
         "",
         "*Not testable here* is what a run of this size cannot decide; the size needed is said. "
         "There are three cases. The",
-        "number cannot be had. The claim is of larger models. Or the interval crosses a bound and "
-        "the run does not see what would matter.",
-        "Which claims are of larger models was set after their numbers had been seen. So what the "
-        "bounds alone say stands beside it.",
+        "number cannot be had. The paper's claim is of trained language models, and ours are far "
+        "smaller. Or the interval crosses a bound and the run does not see what would matter.",
+        "Which claims are of larger models was set after their numbers had been seen, whatever "
+        "these were. So what the bounds alone say stands beside it.",
         "A run *sees* a difference from a bound where it finds it in four of five cases: "
         "1 + 0.84 / 1.96 half widths of the interval.",
         "What *matters* is what is expected minus the nearest bound, an effect that a paper "
@@ -72,6 +73,13 @@ def _summary() -> Iterator[str]:
         yield _counted(f"[{paper.name}](#{paper.name})", outcomes)
         all_outcomes += outcomes
     yield _counted("all", all_outcomes)
+    small = [outcome.claim.id for outcome in all_outcomes if outcome.too_small]
+    if small:
+        yield ""
+        yield (
+            f"Reproduced, but surely by less than would matter: {', '.join(small)}. The test asks "
+            "for the sign alone."
+        )
 
 
 def _counted(name: str, outcomes: Sequence[Outcome]) -> str:
@@ -100,11 +108,17 @@ def _of_paper(paper: Paper) -> Iterator[str]:
     if kept is None:
         yield "No run of it is kept here."
     else:
-        yield f"The run kept here: `{kept.config.command()}`, {kept.seconds / 60:.0f} minutes."
+        yield f"The run kept here: {_run(kept)}."
+        if kept.beside:
+            yield f"Measured again by {_run(kept.beside)}: {', '.join(kept.beside.found)}."
     outcomes = [Outcome(claim, NOT_MEASURED) for claim in paper.claims]
     for outcome in outcomes if kept is None else kept.outcomes:
         yield ""
         yield from _of_claim(paper, outcome, kept is not None)
+
+
+def _run(kept: Recorded) -> str:
+    return f"`{kept.config.command()}`, {duration(kept.seconds)}"
 
 
 def _of_claim(paper: Paper, outcome: Outcome, ran: bool) -> Iterator[str]:
@@ -135,7 +149,7 @@ def _came_out(outcome: Outcome) -> str:
     interval = with_interval(found.value, found.ci_low, found.ci_high)
     alone = outcome.by_bounds
     beside = "" if alone == outcome.verdict else f", by its bounds alone {alone}"
-    return f"{outcome.verdict}{beside}; {interval}, over {found.n} {outcome.claim.over}"
+    return f"{outcome.said}{beside}; {interval}, over {found.n} {outcome.claim.over}"
 
 
 def _sees(outcome: Outcome) -> str:

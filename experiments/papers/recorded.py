@@ -1,7 +1,8 @@
 """What runs of ours found, kept with the package: `docs/papers.md` says it of every claim, and
 `reproduce --list` where there is no run of yours.
 
-`python -m experiments.papers.keep RUN_FOLDER ...` wrote them: no number is written by hand.
+`python -m experiments.papers.keep RUN_FOLDER ...` wrote them: no number is written by hand. What a
+shorter run measured again stands beside the longer one (`--beside RUN_FOLDER`).
 """
 
 import json
@@ -24,18 +25,21 @@ class Recorded:
         seconds: how long it took there.
         found: the number of each claim that it measured.
         tests: in words, those that claims had when the run was kept.
+        beside: a later run, whose numbers stand for those of the same claims.
     """
 
     config: ReproduceConfig
     seconds: float
     found: dict[str, Measured]
     tests: dict[str, str]
+    beside: "Recorded | None" = None
 
     @property
     def outcomes(self) -> list[Outcome]:
         """One for each claim of the paper, in its order; tests are those of today's registry."""
+        found = self.found | (self.beside.found if self.beside else {})
         return [
-            Outcome(claim, self.found.get(claim.id, NOT_MEASURED), self.config.reduced)
+            Outcome(claim, found.get(claim.id, NOT_MEASURED), self.config.reduced)
             for claim in self.config.paper.claims
         ]
 
@@ -57,7 +61,11 @@ def recorded(name: str) -> Recorded | None:
     file = kept_in(name)
     if not file.is_file():
         return None
-    kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return _of(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _of(kept: dict[str, Any]) -> Recorded:
     found = {id: Measured(**number) for id, number in kept["found"].items()}
     config = ReproduceConfig.from_dict(kept["config"])
-    return Recorded(config, kept["seconds"], found, kept["tests"])
+    beside = _of(kept["beside"]) if "beside" in kept else None
+    return Recorded(config, kept["seconds"], found, kept["tests"], beside)

@@ -111,8 +111,8 @@ class Reproduction(RunOfFigures):
         given = {"--preset": self.config.preset, "--model": self.config.model}
         told: dict[str, list[str]] = {}
         for outcome in self.outcomes:
-            said, needs = str(outcome.verdict), outcome.claim.needs
-            if said == "not measured" and given[needs.split()[0]] is None:
+            said, needs = outcome.said, outcome.claim.needs
+            if said == "not measured" and given.get(needs.split()[0]) is None:
                 said += f", needs {needs}"
             told.setdefault(said, []).append(outcome.claim.id)
         return [
@@ -152,6 +152,7 @@ def row_of(outcome: Outcome, *, run: bool = True) -> dict[str, Any]:
         "ours": claim.ours,
         "status": outcome.verdict if run else NOT_RUN,
         "by_bounds": outcome.by_bounds if run else NOT_RUN,
+        "too_small": outcome.too_small,
         "value": found.value,
         "ci_low": found.ci_low,
         "ci_high": found.ci_high,

@@ -126,6 +126,7 @@ def _outcome(outcome: Outcome, figures: Sequence[Figure]) -> dict[str, Any]:
         "difference": number(outcome.difference),
         "sees": number(outcome.visible),
         "matters": number(claim.effect),
+        "too_small": outcome.too_small,
         "size_needed": outcome.size_needed,
         "by_bounds": outcome.by_bounds,
         "marks": marks_of(outcome),

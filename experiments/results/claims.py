@@ -43,6 +43,8 @@ _SMALL: dict[Verdict, Verdict] = {
     "contradicted": "contradicted small",
 }
 SIZES = ("width", "length", "depth", "training")
+# From fewer units a spread is too uncertain to say how many would do: of three, by a factor of ten.
+_FEWEST = 5
 
 
 @dataclass(frozen=True)
@@ -229,12 +231,25 @@ class Outcome:
         return self.visible <= self.claim.effect
 
     @property
+    def too_small(self) -> bool:
+        """Whether it is reproduced, and lies surely nearer to its one bound than would matter."""
+        claim, found = self.claim, self.found
+        one_bound = math.isinf(claim.low) != math.isinf(claim.high)
+        beyond = min(found.ci_high - claim.low, claim.high - found.ci_low)
+        return self.verdict.startswith("reproduced") and one_bound and beyond < claim.matters
+
+    @property
+    def said(self) -> str:
+        """The verdict, and whether what was found is too small to matter."""
+        return f"{self.verdict}, too little to matter" if self.too_small else self.verdict
+
+    @property
     def size_needed(self) -> str:
         """The size of a run that could test the claim; nothing where this one did.
 
         Where an interval crosses a bound and is too wide for what matters, it is as many units as
         would bring the visible difference down to it. That falls as their square root, and faster
-        from few, whose intervals are drawn out.
+        from few, whose intervals are drawn out. The fewest cannot tell how many.
         """
         claim, units = self.claim, self.found.n
         if claim.size_needed:
@@ -243,6 +258,8 @@ class Outcome:
             return ""
         if math.isinf(self.visible):
             return ""
+        if units < _FEWEST:
+            return f"more {claim.over} than {units}, which are too few to tell how many"
         return f"{self._units_needed():,} {claim.over} in place of {units}"
 
     def _units_needed(self) -> int:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 
 from experiments.papers.answering import by_task, enough
 from experiments.papers.kazemnejad2023.counter import (
+    LEAST_R2,
     LEAST_READ,
     best_head,
     examples_of,
@@ -78,7 +79,7 @@ def counting_findings(preset: Preset, nope: Nope, learned: Bool[Array, "seed tas
         return np.stack([nope[task][f"{of}counting/{name}"] for task in preset.tasks], axis=1)
 
     setting = f"first tokens weighed twice in {preset.n_read} examples of each training length"
-    counts, inverts = (learned & (each(name) > 0) for name in ("r2", "position/r2"))
+    counts, inverts = (learned & (each(name) >= LEAST_R2) for name in ("r2", "position/r2"))
     claims, figures = {}, []
     if enough(counts):
         shares = {
@@ -106,9 +107,10 @@ def counting_findings(preset: Preset, nope: Nope, learned: Bool[Array, "seed tas
 
 def _on_models(learned: Bool[Array, "seed task"], r2: Each) -> Iterator[str]:
     yield (
-        f"First tokens are changed in {(learned & (r2 > 0)).sum()} of {learned.sum()} NoPE models "
-        f"that learned. The examples of {(learned & np.isnan(r2)).sum()} are too short or too few, "
-        f"and in {(learned & (r2 <= 0)).sum()} no reading of 1/m is better than a constant."
+        f"First tokens are changed in {(learned & (r2 >= LEAST_R2)).sum()} of {learned.sum()} NoPE "
+        f"models that learned. The examples of {(learned & np.isnan(r2)).sum()} are too short or "
+        f"too few, and in {(learned & (r2 < LEAST_R2)).sum()} the best reading of 1/m has an R² "
+        f"below {LEAST_R2}."
     )
 
 

@@ -5,12 +5,16 @@ first k, which all sequences share: the begin token, and the frame of a task. Wh
 times as much, what reads 1/m reads c / (m - k + kc). Where k others are changed in the same way, it
 reads 1 / (m - k + kc). The difference is (c - 1) / (m - k + kc); a pool of all tokens treats both
 alike, and has 0. An MLP that inverts the reading writes (m - k + kc) / c and m - k + kc.
+
+A reading that content disturbs rises by less than one where 1/m rises by one: ridge regression
+shrinks it. So shifts are divided by its slope on what it reads in intact sequences.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -108,6 +112,18 @@ def n_unread(k: int) -> int:
     return max(_UNREAD, 2 * k)
 
 
+class Intact(NamedTuple):
+    """How a reading does in intact sequences, by site.
+
+    Attributes:
+        r2: 1 where it is exact, 0 where a constant does as well.
+        slope: by how much it rises where what it reads rises by one.
+    """
+
+    r2: Float[np.ndarray, " site"]
+    slope: Float[np.ndarray, " site"]
+
+
 class Reader:
     """Linear readings of 1/m, of the same permuted, and of m, after every attention and every MLP.
 
@@ -123,7 +139,8 @@ class Reader:
     Attributes:
         k: first tokens that are changed: all that the sequences share.
         sites: layer and hook of each site, in order of depth.
-        without_inversion: what a linear reading of 1/m, which nothing inverts, makes of m.
+        without_inversion: by how much a linear reading of 1/m as m, which nothing inverts, shifts
+            where 1/m rises by one, over that reading's slope on m.
     """
 
     def __init__(self, model: HookedModel, fit: Groups, seed: int) -> None:
@@ -140,7 +157,7 @@ class Reader:
         fit = self.long_enough(fit)
         m = self._each(fit)
         self._fits = self._fitted(fit, m, seed)
-        self.without_inversion = float(np.polyfit(1 / m, m, 1)[0])
+        self.without_inversion = float(1 / np.polyfit(m, 1 / m, 1)[0])
 
     def long_enough(self, groups: Groups) -> list[Int[Tensor, "_ _"]]:
         """Those in which two tokens or more are read."""
@@ -184,14 +201,15 @@ class Reader:
         found = read_at(self._model, tokens, reads)
         return np.stack([np.concatenate(found[name]) for name in reads], axis=2)
 
-    def r2(self, read: Groups, reading: int) -> Float[np.ndarray, " site"]:
+    def intact(self, read: Groups, reading: int) -> "Intact":
         """How well intact sequences are read, from the first token that is read on."""
         m = self._each(read)
         wanted = m if reading == _POSITION else 1 / m
         values = [self.read(tokens)[:, self._unread :, :, reading] for tokens in read]
         found = np.concatenate([each.reshape(-1, len(self.sites)) for each in values])
-        r2: Array = 1 - ((found - wanted[:, None]) ** 2).mean(axis=0) / wanted.var()
-        return r2
+        r2 = 1 - ((found - wanted[:, None]) ** 2).mean(axis=0) / wanted.var()
+        slope = (wanted - wanted.mean()) @ found / (len(wanted) * wanted.var())
+        return Intact(r2, slope)
 
     def shift(self, tokens: Sequences, change: Change, site: int | None = None) -> Readings:
         """The readings with the first tokens changed, minus those with as many others."""
@@ -206,7 +224,7 @@ class Reader:
 
     def alone(self, tokens: Sequences, site: int) -> Float[np.ndarray, " token"]:
         """What scaling the first and the second token alone shifts at a site, as a share of what a
-        counter of that token alone predicts."""
+        counter of that token alone predicts of an exact reading."""
         m = self.seen(tokens)
         intact = self.read(tokens, site)[:, self._unread :, :, _INVERSE]
         expected = _TWICE / (m + _TWICE - 1) - 1 / m
@@ -217,7 +235,8 @@ class Reader:
         return np.array(shares)
 
     def by_head(self, tokens: Sequences, site: int) -> Float[np.ndarray, "sequence layer head"]:
-        """The share of the predicted shift at a site where one head alone is scaled."""
+        """The share of the shift predicted of an exact reading at a site where one head alone is
+        scaled."""
         cfg = self._model.cfg
         shares = np.zeros((len(tokens), cfg.n_layers, cfg.n_heads))
         for layer, head in np.ndindex(self.sites[site][0] + 1, cfg.n_heads):
@@ -240,17 +259,18 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
 
     Returns:
         `k`, how many first tokens are changed; `m`, the tokens seen; `layer` and `after_mlp`, which
-        site is which. `r2` [site] says how well 1/m is read of the intact sequences. By change
-        `share/...`, of each sequence the shift as a share of the predicted one, [sequence site
-        reading], the second reading being fitted to permuted positions; and `shift/...`, the shift
-        itself of the longest sequences, at the site where 1/m is read best, [sequence pos]. `alone`
-        [token] is what scaling the first and the second token alone shifts there, as a share of
-        what a counter of that token alone predicts. `heads` [sequence layer head] is the share
-        where one head alone is scaled. `position/...` is what `_inverted` finds.
+        site is which. `r2` [site] says how well 1/m is read of the intact sequences, and `slope`
+        how steeply, by which shifts of the reading are divided. By change `share/...`, of each
+        sequence the shift as a share of the predicted one, [sequence site reading], the second
+        reading being fitted to permuted positions; and `shift/...`, the shift itself of the longest
+        sequences, at the site where 1/m is read best, [sequence pos]. `alone` [token] is what
+        scaling the first and the second token alone shifts there, as a share of what a counter of
+        that token alone predicts. `heads` [sequence layer head] is the share where one head alone
+        is scaled. `position/...` is what `_inverted` finds.
     """
     reader = Reader(model, fit, seed)
     read = reader.long_enough(read)
-    longest, r2 = read[-1], reader.r2(read, _INVERSE)
+    longest, (r2, slope) = read[-1], reader.intact(read, _INVERSE)
     best = int(r2.argmax())
     found = {
         "k": np.array(reader.k),
@@ -258,16 +278,17 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
         "layer": np.array([layer for layer, _ in reader.sites]),
         "after_mlp": np.array([hook == "resid_post" for _, hook in reader.sites]),
         "r2": r2,
-        "alone": reader.alone(longest, best),
-        "heads": np.concatenate([reader.by_head(tokens, best) for tokens in read]),
+        "slope": slope,
+        "alone": reader.alone(longest, best) / slope[best],
+        "heads": np.concatenate([reader.by_head(tokens, best) for tokens in read]) / slope[best],
     }
     shifts = {name: [reader.shift(n, change) for n in read] for name, change in CHANGES.items()}
     for name, change in CHANGES.items():
         expected = [predicted(change.factor, reader.seen(tokens), reader.k) for tokens in read]
-        of_inverse = (shift[..., : _PERMUTED + 1] for shift in shifts[name])
+        of_inverse = (shift[..., : _PERMUTED + 1] / slope[:, None] for shift in shifts[name])
         found |= {
             f"share/{name}": np.concatenate(list(map(_share, of_inverse, expected))),
-            f"shift/{name}": shifts[name][-1][:, :, best, _INVERSE],
+            f"shift/{name}": shifts[name][-1][:, :, best, _INVERSE] / slope[best],
         }
     inverted = _inverted(reader, read, shifts["scaled"][-1][..., _POSITION], found["after_mlp"])
     return found | {f"position/{name}": array for name, array in inverted.items()}
@@ -282,20 +303,20 @@ def _inverted(
     """How the reading of m shifts where tokens are scaled.
 
     `r2` [site] says how well m is read of the intact sequences; `site` is the MLP after which it
-    is read best. There `shift` [sequence pos] is the shift of the longest, and `before` the same
-    before that MLP, where the model has such a site. `without` [pos] is the shift of a linear
-    reading of 1/m that nothing has inverted.
+    is read best. There `shift` [sequence pos] is the shift of the longest over the reading's slope,
+    and `before` the same before that MLP, where the model has such a site. `without` [pos] is the
+    shift of a linear reading of 1/m that nothing has inverted.
     """
-    r2 = reader.r2(read, _POSITION)
+    r2, slope = reader.intact(read, _POSITION)
     best = int(np.where(after_mlp, r2, -np.inf).argmax())
     found = {
         "r2": r2,
         "site": np.array(best),
-        "shift": shift[:, :, best],
+        "shift": shift[:, :, best] / slope[best],
         "without": reader.without_inversion * predicted(_TWICE, reader.seen(read[-1]), reader.k),
     }
     if best > 0 and not after_mlp[best - 1]:
-        found["before"] = shift[:, :, best - 1]
+        found["before"] = shift[:, :, best - 1] / slope[best - 1]
     return found
 
 

@@ -41,9 +41,9 @@ def scaling_findings(preset: Preset, nope: Nope, learned: Bool[Array, "seed task
         return over_tasks(of)
 
     def dispersion(task: str) -> Float[Array, " seed"]:
-        """Of entropy over uniform attention's: last test length minus last training length."""
-        shares = _shares(nope[task], "none")
-        return shares[:, -1] - shares[:, len(preset.task(task).training_lengths) - 1]
+        """How much less the entropy lacks of uniform attention's at the last test length than at
+        the last training length, nats."""
+        return dispersed(nope[task], len(preset.task(task).training_lengths) - 1)
 
     told = [
         f"{SCALINGS[scaling]} {gain(scaling, 'tuned').mean():+.3f} and "
@@ -67,9 +67,27 @@ def scaling_findings(preset: Preset, nope: Nope, learned: Bool[Array, "seed task
     )
 
 
-def _shares(cell: Mapping[str, Array], scaling: str) -> Float[Array, "seed length"]:
-    """Mean entropy over layers and heads, over that of uniform attention."""
-    return cell[f"{scaling}/entropy"].mean(axis=(2, 3)) / cell["most"]
+def dispersed(cell: Mapping[str, Array], before: int) -> Float[Array, " seed"]:
+    """How much less the entropy of attention lacks of uniform attention's at the last length than
+    at an earlier one.
+
+    The difference, not the share: attention whose scores do not change with length lacks as many
+    nats of the logarithm at any, and a share of it that falls.
+
+    Args:
+        cell: what was read of NoPE models on one task.
+        before: which of its lengths is the earlier one.
+
+    Returns:
+        Nats, mean over layers and heads, for each seed.
+    """
+    lacks = _lacks(cell, "none")
+    return lacks[:, before] - lacks[:, -1]
+
+
+def _lacks(cell: Mapping[str, Array], scaling: str) -> Float[Array, "seed length"]:
+    """The entropy of uniform attention less the mean over layers and heads, nats."""
+    return np.asarray(cell["most"] - cell[f"{scaling}/entropy"].mean(axis=(2, 3)))
 
 
 @figure(
@@ -97,18 +115,18 @@ def _accuracy(preset: Preset, nope: Nope) -> Iterator[Panel]:
 @figure(
     "entropy",
     "length",
-    "entropy over the most possible",
-    shares=True,
+    "entropy below the most possible, nats",
     claims=("dispersed",),
     shaded=lambda preset, nope: preset.lengths,
 )
 def _entropy(preset: Preset, nope: Nope) -> Iterator[Panel]:
     """How dispersed NoPE's attention is.
 
-    Mean entropy of attention over queries, layers and heads, over that of attention that is equal
-    on all tokens seen. Query 0 is left out. Models that did not learn are among them.
+    How much less the mean entropy of attention over queries, layers and heads is than that of
+    attention that is equal on all tokens seen. Where it falls, attention disperses. Query 0 is left
+    out. Models that did not learn are among them.
     """
     for task, cell in nope.items():
-        shares = {name: _shares(cell, key) for key, name in SCALINGS.items()}
+        lacks = {name: _lacks(cell, key) for key, name in SCALINGS.items()}
         lengths = preset.all_lengths(task)
-        yield panel(task, lengths, chance={"uniform attention": 1}, measured=shares)
+        yield panel(task, lengths, chance={"uniform attention": 0}, measured=lacks)

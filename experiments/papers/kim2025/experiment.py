@@ -4,7 +4,7 @@ Without parameters, with trained ones, and on what rotary positions leave relati
 user's is read where the config names one.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,8 @@ from nope_interp.constructions.kim import parameter_free_scores
 _LAYERS = 4
 # The first layer has no pattern at all.
 _SEEN = range(1, _LAYERS)
+# How many times as many positions the deeper layers are looked at with, too.
+_DEEPER, _LONGER = slice(2, _LAYERS), (1, 2, 4)
 _DRAWS, _AT_ONCE = 4000, 500
 _PRINTED = {(1, 0): 0.154, (2, 0): 0.132, (2, 1): 0.150}
 # What is changed of inputs of about unit length that are drawn independently.
@@ -78,7 +80,7 @@ def _without_parameters(config: ReproduceConfig, cells: Cells) -> Findings:
 
     means = kept("without parameters", _mean_scores, _JUDGED | _DRAWN | _CONTROLS)
     within = kept("within one input", _within_one, _JUDGED)
-    exact = parameter_free_scores(torch.eye(length)[None].double(), _LAYERS)[:, 0].numpy()
+    exact, *longer = (_exact(times * length) for times in _LONGER)
     nearer = {
         (name, layer): over_seeds(nearer_share(means[name][:, layer]))
         for name in _JUDGED
@@ -90,6 +92,7 @@ def _without_parameters(config: ReproduceConfig, cells: Cells) -> Findings:
     claims = {
         "by-hand": exactly([_off_by_hand()]),
         "near": exactly(nearer_share(exact[1:2])),
+        "near-deep": exactly([nearer_share(longer[-1][_DEEPER]).min()]),
         "near-random": nearer[least],
         "near-one": min(alone, key=lambda found: found.ci_low),
         "no-mask": over_seeds(nearer_share(means[_NO_MASK])[:, 1:].mean(axis=1)),
@@ -98,11 +101,22 @@ def _without_parameters(config: ReproduceConfig, cells: Cells) -> Findings:
         claims["rope"] = over_seeds(bent, lambda rows: share_beyond(rows) @ np.array([1, -1]))
     return Findings(
         claims,
-        (_rows(exact, means), _shares(means), _alone(within), _bends(means)),
+        (
+            _rows(exact, means),
+            _shares(means),
+            _with_length([exact, *longer]),
+            _alone(within),
+            _bends(means),
+        ),
         setting=f"{_LAYERS} attention layers without parameters, {length} positions, "
         f"width {width}, {_DRAWS} draws of the inputs for each of {len(config.seeds)} seeds",
         notes=(f"Random inputs favour nearby keys least with {name}, in layer {layer + 1}.",),
     )
+
+
+def _exact(length: int) -> Float[Array, "layer pos pos"]:
+    """Of orthonormal inputs."""
+    return parameter_free_scores(torch.eye(length)[None].double(), _LAYERS)[:, 0].numpy()
 
 
 def _mean_scores(
@@ -173,6 +187,19 @@ def _shares(means: Means) -> Iterator[Panel]:
         name: nearer_share(means[name].mean(axis=0))[1:] for name in (*_JUDGED, *_DRAWN, _NO_MASK)
     }
     yield panel("without parameters", np.arange(_LAYERS - 1), measured=shares)
+
+
+@figure("longer", "positions", "share of pairs of keys", claims=("near-deep",), log="x")
+def _with_length(exact: Sequence[Float[Array, "layer _ _"]]) -> Iterator[Panel]:
+    """Does it last with more positions.
+
+    Share of pairs of earlier keys of which the nearer scores higher, of orthonormal inputs, exact.
+    0.5 is no pattern; below it farther keys win. The first layer tells no position.
+    """
+    lengths = np.array([scores.shape[-1] for scores in exact], dtype=float)
+    shares = np.stack([nearer_share(scores) for scores in exact], axis=1)
+    measured = {f"layer {layer + 1}": shares[layer][None] for layer in _SEEN}
+    yield panel("orthonormal inputs", lengths, chance={"no pattern": 0.5}, measured=measured)
 
 
 @figure("one", "layer", "share of pairs of keys", claims=("near-one",))

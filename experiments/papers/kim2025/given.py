@@ -89,7 +89,9 @@ def _nearer(scores: Float[Array, "unit layer pos pos"]) -> Float[Array, "unit la
     Signs of noisy means are near chance: each unit's own would hide what all show together.
     """
     every = scores.sum(axis=0)
-    without = nearer_share((every - scores) / (UNITS - 1))
+    # Later keys, which a query does not see, have scores of minus infinity.
+    with np.errstate(invalid="ignore"):
+        without = nearer_share((every - scores) / (UNITS - 1))
     return np.asarray(UNITS * nearer_share(every / UNITS) - (UNITS - 1) * without)
 
 

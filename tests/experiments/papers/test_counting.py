@@ -76,7 +76,7 @@ def test_claims_are_of_models_that_learned_and_that_can_be_read() -> None:
     assert findings.claims["counter-head-tasks"].n == 2
     which, heads, both, inverted = findings.notes
     assert "in 5 of 7 NoPE models" in which
-    assert "of 1 are too short or too few, and in 1 no reading" in which
+    assert "of 1 are too short or too few, and in 1 the best reading" in which
     assert heads.startswith("In 3 of 5 models one head")
     assert "The mean is 0.66, with random weights 0.25." in heads
     # The last model of each task has its MLP before its head.

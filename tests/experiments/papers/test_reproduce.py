@@ -109,7 +109,10 @@ LESS: dict[str, list[tuple[ModuleType, str, Any]]] = {
         (zuo2025, "_LAW_SEQUENCES", 16),
         (zuo2025, "_PROBE_SEQUENCES", 8),
     ],
-    "kazemnejad2023": [(counter, "_SPLITS", (("fit", 32), ("held_out", 16)))],
+    "kazemnejad2023": [
+        (counter, "_SPLITS", (("fit", 32), ("held_out", 16))),
+        (counter, "LEAST_R2", -np.inf),  # too few tokens to read 1/m well
+    ],
     "barbero2024": [
         (barbero2024, "_HELD_OUT", 64),
         (barbero2024, "_KEPT", (0.0, 0.75, 1.0)),
@@ -254,6 +257,35 @@ def test_too_small_a_sample_is_not_testable_and_the_one_needed_is_computed() -> 
     assert Outcome(claim, Measured(-1.0, -1.5, -0.5, 5)).verdict == "contradicted"
     unknown = dataclasses.replace(claim, matters=math.nan)
     assert Outcome(unknown, wide.found).verdict == "uncertain"
+
+
+def test_the_fewest_units_do_not_say_how_many_are_needed() -> None:
+    claim = Claim("x", "x", "x", "x", "x", BEFORE, low=0, matters=0.1, over="tasks")
+    few = Outcome(claim, Measured(0.1, -0.4, 0.6, 4)).size_needed
+    assert few == "more tasks than 4, which are too few to tell how many"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "interval", "too_small"),
+    [
+        ({"low": 0.0, "matters": 0.1}, (0.01, 0.09), True),
+        ({"low": 0.0, "matters": 0.1}, (0.01, 0.11), False),
+        ({"low": 0.0, "matters": 0.1}, (-0.01, 0.09), False),  # uncertain
+        ({"low": 0.0}, (0.01, 0.09), False),  # nobody said what matters
+        ({"high": 1.0, "matters": 0.1}, (0.91, 0.99), True),
+        ({"high": 1.0, "matters": 0.1}, (0.80, 0.99), False),
+        # An expected value stands off its bound: to lie near it is to be reproduced.
+        ({"low": 0.95, "expected": 1.0}, (0.96, 0.97), False),
+        ({"low": -0.1, "high": 0.1, "matters": 0.2}, (0.0, 0.05), False),
+    ],
+)
+def test_what_is_surely_too_small_to_matter_is_said_so(
+    bounds: dict[str, float], interval: tuple[float, float], too_small: bool
+) -> None:
+    claim = Claim("x", "x", "x", "x", "x", BEFORE, **bounds)
+    outcome = Outcome(claim, Measured(sum(interval) / 2, *interval, 50))
+    assert outcome.too_small is too_small
+    assert outcome.said.endswith("too little to matter") is too_small
 
 
 def test_an_interval_that_is_open_lies_within_a_bound_that_is() -> None:
@@ -643,6 +675,18 @@ def test_a_run_kept_with_the_package_stands_where_there_is_none_of_yours(
     again = recorded("kazemnejad2023")
     assert again is not None
     assert again.tests == {**kept.tests, "theorem-2": "another one"}
+    # What another run measured again stands in its place, and the rest stays.
+    held["found"] = {id: number | {"value": 9.0} for id, number in held["found"].items()}
+    held["found"]["dispersed"] = held["found"]["theorem-1"]
+    file.write_text(json.dumps(held))
+    record(finished.folder, beside=True)
+    both = recorded("kazemnejad2023")
+    assert both is not None
+    numbers = {o.claim.id: o.found.value for o in both.outcomes if o.found.n}
+    assert numbers == {o.claim.id: o.found.value for o in kept.outcomes if o.found.n} | {
+        "dispersed": 9.0
+    }
+    record(finished.folder)
     monkeypatch.setattr(list_module, "recorded", recorded)
     alone = listing(tmp_path / "absent").set_index("paper")
     own = listing(finished.folder.parent).set_index("paper").loc["kazemnejad2023"]
@@ -864,7 +908,7 @@ def test_a_paper_is_one_line_of_the_list(tmp_path: Path, monkeypatch: pytest.Mon
             assert title.endswith("…") or title == found.title
             assert found.title.startswith(title.removesuffix("…"))
     assert all(found.title in line for found, line in zip(PAPERS.values(), lines, strict=True))
-    told = r"kazemnejad2023 .* 7 of 11 +5 of 12; 5 contradicted +4\.0 h \(kept\)"
+    told = r"kazemnejad2023 .* 4 of 11 +5 of 12; 3 contradicted +4\.0 h \(kept\)"
     assert re.search(told, lines[3])
     monkeypatch.setattr(list_module, "recorded", lambda name: None)
     first = _printed(of_papers(listing(tmp_path)), 100)[0]
@@ -892,7 +936,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
     # The kept run measured more.
     assert re.search(
-        r"^ kazemnejad2023 .* 7 of 11\* .* 4\.0 h \(kept\) \+1 *$", listed.stdout, re.M
+        r"^ kazemnejad2023 .* 4 of 11\* .* 4\.0 h \(kept\) \+1 *$", listed.stdout, re.M
     )
     monkeypatch.setattr(list_module, "recorded", lambda name: None)
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
