@@ -83,6 +83,31 @@ def check_seeds(seeds: range) -> None:
         raise FieldError("seed", f"is {seeds.start}: for {len(seeds)} seeds give at most {most}.")
 
 
+def checked_seed(seed: Any, name: str = "seed") -> int:
+    """A seed that stands in no config, as a config would have it.
+
+    Args:
+        seed: what was given.
+        name: how sentences call it.
+
+    Returns:
+        The seed, Python's own: torch's generators take no other number.
+
+    Raises:
+        FieldError: for what is no seed.
+
+    Example:
+        >>> import numpy as np
+        >>> checked_seed(np.int64(3))
+        3
+    """
+    kind = _kind(Seed)
+    try:
+        return int(_fitted_one(seed, kind))
+    except _DoesNotFit:
+        raise FieldError(name, f"is {shown(seed)}: give {_words(kind)}.") from None
+
+
 def check_fields(config: Any, what: str = "") -> None:
     """Raise UserError where a field's value is not what the field's annotation says.
 

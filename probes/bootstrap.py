@@ -39,9 +39,8 @@ class SequenceBootstrap:
     """
 
     def __init__(self, n_resamples: int = 1000, seed: int = 0) -> None:
-        check_whole("n_resamples", n_resamples, 2)
-        check_whole("seed", seed, 0)
-        self.n_resamples = n_resamples
+        self.n_resamples = check_whole("n_resamples", n_resamples, 2)
+        seed = check_whole("seed", seed, 0)
         self.n = 0
         self._seeds = frozenset({seed})
         self._drawing = state_of(np.random.PCG64(seed))

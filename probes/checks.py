@@ -8,30 +8,38 @@ from probes.errors import ProbeError
 _LARGEST_SEED = 2**64 - 1
 
 
-def check_whole(name: str, given: object, least: int) -> None:
-    """Refuse what is no whole number of at least so much.
+def check_whole(name: str, given: object, least: int) -> int:
+    """A whole number of at least so much, Python's or NumPy's.
 
     Args:
         name: of the setting.
         given: its value.
         least: that it may have.
 
+    Returns:
+        The number, as Python's: torch seeds generators with no other.
+
     Raises:
         ProbeError: for any other value.
     """
     if isinstance(given, bool) or not isinstance(given, Integral) or given < least:
         raise ProbeError(f"{name} is {given!r}: give a whole number, at least {least}")
+    return int(given)
 
 
-def check_seed(seed: object) -> None:
-    """Refuse what is no seed.
+def check_seed(seed: object) -> int:
+    """A seed for torch and numpy.
 
     Args:
         seed: of draws.
 
+    Returns:
+        The seed, as a whole number of Python's.
+
     Raises:
         ProbeError: for what is no whole number from 0 to the largest of 64 bits.
     """
-    check_whole("seed", seed, 0)
-    if int(seed) > _LARGEST_SEED:  # type: ignore[call-overload]
-        raise ProbeError(f"seed is {seed}: give at most {_LARGEST_SEED}")
+    number = check_whole("seed", seed, 0)
+    if number > _LARGEST_SEED:
+        raise ProbeError(f"seed is {number}: give at most {_LARGEST_SEED}")
+    return number

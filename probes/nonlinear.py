@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from torch.nn import functional
 
-from probes.checks import check_whole
+from probes.checks import check_seed, check_whole
 from probes.errors import ProbeError
 from probes.streaming import PositionProbe, require_finite, upcast
 
@@ -39,7 +39,7 @@ class _Networks:
         self, first: Rows, n_networks: int, n_classes: int, settings: "TwoLayerClassifier"
     ) -> None:
         hidden = settings.hidden
-        self._generator = torch.Generator().manual_seed(settings.seed)
+        self._generator = torch.Generator().manual_seed(check_seed(settings.seed))
         deviation, self._mean = torch.std_mean(first, dim=0, correction=0)
         # What is nearly constant among the first may vary later: it counts as others do.
         median = deviation.median()
@@ -221,7 +221,7 @@ class TwoLayerProbe(PositionProbe):
         n_resamples: int = 1000,
     ) -> None:
         super().__init__(seed=seed, n_resamples=n_resamples)
-        self._settings = TwoLayerClassifier(hidden, learning_rate, passes, batch_size, seed)
+        self._settings = TwoLayerClassifier(hidden, learning_rate, passes, batch_size, self.seed)
         _check_settings(self._settings)
 
     def _fit(self, activations: Tensor) -> None:

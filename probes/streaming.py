@@ -192,13 +192,11 @@ class StreamingProbe(StreamingFit):
 
     def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
         super().__init__()
-        check_whole("n_resamples", n_resamples, 2)
-        check_seed(seed)
-        self.n_resamples = n_resamples
+        self.n_resamples = check_whole("n_resamples", n_resamples, 2)
         self.n_held_out = 0
         self._solved = False
-        self.seed = seed
-        self._generator = torch.Generator().manual_seed(seed)
+        self.seed = check_seed(seed)
+        self._generator = torch.Generator().manual_seed(self.seed)
         self._permuted_elsewhere = 0
 
     def update(self, activations: Tensor, positions: Tensor) -> None:
@@ -291,12 +289,12 @@ class StreamingProbe(StreamingFit):
             The copy.
 
         Raises:
-            ProbeError: after `evaluate`.
+            ProbeError: after `evaluate`, and for what is no seed.
         """
         if self._solved:
             raise ProbeError("for_shard() came after evaluate(): hand the copies out before it")
         shard = copy.deepcopy(self)
-        shard.seed = seed
+        shard.seed = check_whole("seed", seed, 0)
         shard._permute_after(self._n_permuted(self.n_fitted) + self._n_permuted(start))
         return shard
 

@@ -20,7 +20,7 @@ from experiments.probing.measure import feed
 from experiments.probing.sites import Site, chosen_layers
 from experiments.results.measurements import FIRST_POSITION
 from nope_interp.errors import UserError, shown, unknown_name
-from nope_interp.fields import is_whole
+from nope_interp.fields import checked_seed, is_whole
 from nope_interp.hooked_model import HookedModel, check_hooked
 from nope_interp.interventions.intervene import Running, intervene
 from nope_interp.interventions.reading import ROUTES, SCORES, read_changed
@@ -312,12 +312,11 @@ def set_position(
         raise UserError(f"code is {shown(code)}: give what fit_code made.")
     if isinstance(routes, str):
         raise UserError(f"routes are {routes!r}: give a list, such as [{routes!r}].")
-    if control is not None and not is_whole(control):
-        raise UserError(f"control is {shown(control)}: give a seed, a whole number.")
     if control is None:
         change, positions = code.moved(moves, dose)
     else:
-        change, positions = code.control(moves, dose, seed=control)
+        seed = checked_seed(control, "control")
+        change, positions = code.control(moves, dose, seed=seed)
     if code.site.hook == ATTENTION_INPUT:
         if routes is None:
             routes = SCORES if code.name == SIMILARITY else ROUTES

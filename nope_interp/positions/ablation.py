@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from nope_interp.errors import UserError
-from nope_interp.fields import is_whole
+from nope_interp.fields import checked_seed, is_whole
 from nope_interp.hooked_model import HookedModel, check_hooked, key_heads
 from nope_interp.positions.changes import Change
 from nope_interp.positions.conditions import Condition, parse_condition
@@ -65,12 +65,13 @@ def ablate_positions(
     Raises:
         UserError: for a malformed `how`, an encoding or window that the model (or a chosen layer)
             does not have, layers or heads out of range or not separable, a family whose positions
-            are not known, and an encoding that is ablated in one of these layers already.
+            are not known, what is no seed, and an encoding that is ablated in one of these layers
+            already.
     """
     if not isinstance(how, str):
         raise UserError(f"positions to ablate are {how!r}: name them, such as 'rotary:none'.")
     check_hooked(model)
-    condition = parse_condition(how)
+    condition, seed = parse_condition(how), checked_seed(seed)
     found = layer_positions(model)
     some_layers = _chosen("layer", layers, len(found))
     some_heads = _chosen("head", heads, model.cfg.n_heads)

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from probes.checks import check_whole
 from probes.errors import ProbeError
 from probes.head_rules import FEEDS, METRICS
 from probes.heads._attention import FIRST_QUERY as FIRST_QUERY
@@ -101,7 +102,8 @@ class HeadProbe:
             window.
 
     Raises:
-        ProbeError: for no local offset, and for a window in which a query sees itself alone.
+        ProbeError: for no local offset, for a window in which a query sees itself alone, and for
+            what is no seed.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class HeadProbe:
             raise ProbeError(
                 f"window is {window}; a query must see at least one key besides its own"
             )
+        seed = check_whole("seed", seed, 0)
         self.n_resamples = n_resamples
         self.local_window = local_window
         self.window = window

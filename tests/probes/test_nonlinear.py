@@ -43,6 +43,10 @@ def test_classifier_with_one_seed_has_the_same_bits():
     )
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
+    numpys = TwoLayerClassifier(passes=2, seed=np.int64(1)).fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(numpys, other)
+    with pytest.raises(ProbeError, match=r"seed is 1\.5: give a whole number"):
+        TwoLayerClassifier(seed=1.5).fit(X, y)
 
 
 def test_a_classifier_takes_either_precision_after_the_other():

@@ -63,6 +63,20 @@ def test_same_seed_same_bits_and_reading_a_result_changes_nothing(make, batch, f
 
 
 @every_probe
+def test_numpys_seed_is_pythons(make, batch, feed, monkeypatch):
+    # As for a user, whose types nothing checks.
+    monkeypatch.setattr(typecheck, "ON", False)
+    expected = feed(make(seed=3), batch[:14], batch[14:], POSITIONS)
+    found = feed(make(seed=np.int64(3)), batch[:14], batch[14:], POSITIONS)
+    assert [result.scores for result in found.values()] == [
+        result.scores for result in expected.values()
+    ]
+    for wrong in (None, 1.5, "x", True, -1):
+        with pytest.raises(ProbeError, match=f"seed is {wrong!r}: give a whole number"):
+            make().for_shard(wrong, 0)
+
+
+@every_probe
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_it_works_inside_a_hook(make, batch, feed, mode):
     expected = values(feed(make(), batch[:14], batch[14:], POSITIONS))

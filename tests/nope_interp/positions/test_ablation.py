@@ -760,6 +760,20 @@ def test_hooks_of_the_user_see_what_is_ablated() -> None:
     assert int(TOKENS.max()) < D_VOCAB
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_numpys_seed_is_pythons(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As for a user, whose types nothing checks.
+    monkeypatch.setattr(typecheck, "ON", False)
+    built = model(name)
+    how = f"{layer_positions(built)[0].encoding}:shuffled"
+    found = []
+    for seed in (3, np.int64(3), 4):
+        with ablate_positions(built, how, seed=seed):
+            found.append(logits(built))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
 @pytest.mark.parametrize(
     ("how", "places", "message"),
     [
@@ -767,6 +781,12 @@ def test_hooks_of_the_user_see_what_is_ablated() -> None:
         ("all", {"layers": 3}, "layers are 3"),
         ("all", {"heads": [True]}, r"heads are \[True\]"),
         ("all", {"layers": ["0"]}, "layers are"),
+        ("rotary:shuffled", {"seed": None}, "seed is None: give a whole number from 0 to"),
+        ("rotary:shuffled", {"seed": 1.5}, "seed is 1.5: give"),
+        ("rotary:shuffled", {"seed": "x"}, "seed is 'x': give"),
+        ("rotary:shuffled", {"seed": True}, "seed is True: give"),
+        ("rotary:shuffled", {"seed": -1}, "seed is -1: give"),
+        ("rotary:shuffled", {"seed": 2**64}, "seed is 18446744073709551616: give"),
     ],
 )
 def test_wrong_types_are_one_sentence(

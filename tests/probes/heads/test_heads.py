@@ -538,6 +538,7 @@ TOKENS = torch.zeros(2, 12, dtype=torch.int64)
         (lambda p: fed(1, slice(0, 6)).merge(fed(2, slice(6, 12))), "two different fits"),
         (lambda p: HeadProbe(local_window=0), "local_window is 0"),
         (lambda p: HeadProbe(window=1), "window is 1"),
+        (lambda p: HeadProbe(seed=-1), "seed is -1: give a whole number"),
         (lambda p: HeadProbe(window=4).read_text(random_pattern(0, 2, 2, 12)), "beyond the window"),
         (lambda p: fed(0, slice(0, 4)).result().column("previous"), "no metric 'previous'"),
     ],
