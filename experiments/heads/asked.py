@@ -49,7 +49,8 @@ class HeadsAsked:
             The context, as `intervene` gives it.
 
         Raises:
-            UserError: for an unknown head or word, and patterns of a bridge that does not use them.
+            UserError: for an unknown head or word, patterns that are no attention, such as to
+                tokens to come, and patterns of a bridge that does not use them.
         """
         return change_heads(self.model, changes, self.variant.layer_positions())
 

@@ -21,6 +21,8 @@ from nope_interp.sites import pattern_hook
 # What a head is changed to: one of these words, or a pattern, `[query key]`.
 HeadChange = str | Float[Tensor, "own_query own_key"]
 _WORDS = ("ablated", "uniform", "previous_token")
+# By which the weights of a query may exceed 1 in sum: what bfloat16 rounds away, and more.
+_ROUNDING = 0.01
 
 
 def head_outputs(layer: int) -> str:
@@ -58,43 +60,40 @@ def head_functions(
         model: a HookedTransformer, or, for patterns, a bridge whose patterns act on what follows.
         changes: by layer and head: "ablated" sets its output to zero; "uniform" gives equal weights
             to all that a query sees and "previous_token" all weight to the token before, as a
-            tensor `[query key]` gives its own.
+            tensor `[query key]` gives its own. Those of a query sum to 1, or to less where a sink
+            has a share or tokens are hidden from it. They may lie outside the layer's window.
         layers: what each layer's attention is limited to.
 
     Returns:
         A function for each hook name.
 
     Raises:
-        UserError: for a head that the model does not have, and for what is neither a word nor a
-            pattern.
+        UserError: for a head that the model does not have, for what is neither a word nor a
+            pattern, and for a pattern that is no attention: negative weights, weights that sum to
+            more than 1, and weights on tokens to come where the model is causal; when the model
+            runs, for a pattern of another number of tokens.
     """
     removed: dict[int, list[int]] = defaultdict(list)
     given: dict[int, dict[int, HeadChange]] = defaultdict(dict)
+    n_heads, causal = model.cfg.n_heads, is_causal(model)
     if not isinstance(changes, Mapping):
         raise UserError(f"changes are {shown(changes)}: give such as {{(0, 1): 'ablated'}}.")
     for key, to in changes.items():
         if not isinstance(key, tuple) or len(key) != 2:
             raise UserError(f"{key!r} is changed: give a layer and a head, such as (0, 1).")
         layer, head = check_head(model, *key)
-        if isinstance(to, str) and to not in _WORDS:
-            raise unknown_name("change of a head", to, _WORDS)
-        if not isinstance(to, str | Tensor) or (isinstance(to, Tensor) and to.ndim != 2):
-            raise UserError(
-                f"head {head} of layer {layer} would be changed to a {type(to).__name__}: give one "
-                f"of {', '.join(_WORDS)}, or a tensor [query key]."
-            )
+        _check_change(to, f"head {head} of layer {layer}", causal)
         if isinstance(to, str) and to == "ablated":
             removed[layer].append(head)
         else:
             given[layer][head] = to
-    n_heads, causal = model.cfg.n_heads, is_causal(model)
     functions: dict[str, Function] = {
         head_outputs(layer): partial(_without, heads=heads, n=n_heads)
         for layer, heads in removed.items()
     }
     for layer, of_layer in given.items():
         sees = partial(layers[layer].sees, causal=causal)
-        functions[pattern_hook(layer)] = partial(_replaced, given=of_layer, sees=sees)
+        functions[pattern_hook(layer)] = partial(_replaced, layer=layer, given=of_layer, sees=sees)
     return functions
 
 
@@ -139,25 +138,58 @@ def _without(z: Float[Tensor, "batch pos *head_d"], heads: list[int], n: int) ->
 
 def _replaced(
     pattern: AttentionMaps,
+    layer: int,
     given: Mapping[int, HeadChange],
     sees: Callable[[int], Bool[Tensor, "query key"]],
 ) -> AttentionMaps:
     changed, n = pattern.clone(), pattern.shape[-1]
     for head, to in given.items():
         if isinstance(to, Tensor):
-            changed[:, head] = _of_other(to, n).to(pattern)
+            if len(to) != n:
+                raise UserError(
+                    f"the pattern for head {head} of layer {layer} is of {len(to)} tokens, and {n} "
+                    "are read: give one of as many."
+                )
+            changed[:, head] = to.to(pattern)
         else:
             changed[:, head] = (_uniform(sees(n)) if to == "uniform" else _previous(n)).to(pattern)
     return changed
 
 
-def _of_other(own: Float[Tensor, "own own"], n: int) -> Tensor:
-    if own.shape != (n, n):
-        raise ValueError(
-            f"a pattern of {own.shape[0]} queries and {own.shape[1]} keys is given for {n} tokens: "
-            "give one of as many"
+def _check_change(to: HeadChange, head: str, causal: bool) -> None:
+    """Raise UserError for what no head can be changed to."""
+    if isinstance(to, str) and to not in _WORDS:
+        raise unknown_name("change of a head", to, _WORDS)
+    if not isinstance(to, str | Tensor) or (isinstance(to, Tensor) and to.ndim != 2):
+        raise UserError(
+            f"{head} would be changed to a {type(to).__name__}: give one of {', '.join(_WORDS)}, "
+            "or a tensor [query key]."
         )
-    return own
+    if isinstance(to, Tensor):
+        _check_attention(to, f"the pattern for {head}", causal)
+
+
+def _check_attention(pattern: Float[Tensor, "query key"], name: str, causal: bool) -> None:
+    """Raise UserError where no head could attend so: what it reads would say nothing of the model.
+
+    Weights that sum to less are let be: a sink has the rest, or tokens were hidden on purpose.
+    """
+    n_queries, n_keys = pattern.shape
+    if n_queries != n_keys:
+        raise UserError(
+            f"{name} is of {n_queries} queries and {n_keys} keys: give as many queries as keys."
+        )
+    if not (pattern >= 0).all():  # NaN is none of them
+        raise UserError(f"{name} has negative weights, or NaN: give weights of 0 and more.")
+    if causal and pattern.triu(1).any():
+        raise UserError(f"{name} lets queries see tokens to come: set weights beyond each to 0.")
+    sums = pattern.float().sum(dim=-1)
+    if (sums > 1 + _ROUNDING).any():
+        query = int(sums.argmax())
+        raise UserError(
+            f"{name} has weights of query {query} that sum to {sums[query]:.4g}: give weights that "
+            "sum to 1."
+        )
 
 
 def _uniform(seen: Bool[Tensor, "query key"]) -> Float[Tensor, "query key"]:

@@ -73,10 +73,10 @@ def intervene(
         What says, by `verify()`, whether every hook point was reached.
 
     Raises:
-        UserError: for an unknown hook name; and, when the model runs, with the name of the hook
-            point: for a function that gives another shape, NaN or infinite values, for any
-            ValueError of a function, and for activations that lack the positions, as when tokens
-            are decoded one by one.
+        UserError: for an unknown hook name; when the model runs, a function's own; and then, with
+            the name of the hook point: for a function that gives another shape, NaN or infinite
+            values, for any other ValueError of a function, and for activations that lack the
+            positions, as when tokens are decoded one by one.
     """
     check_hooked(model)
     for name in functions:
@@ -171,6 +171,8 @@ def changed_at(x: Tensor, function: Function, name: str, positions: Where) -> Te
         )
     try:
         changed = function(given)
+    except UserError:  # it names its culprit
+        raise
     except ValueError as error:
         raise UserError(f"the function at {name}: {error}") from error
     if not isinstance(changed, Tensor) or changed.shape != given.shape:

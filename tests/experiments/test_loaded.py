@@ -148,12 +148,16 @@ def test_a_pattern_for_other_numbers_of_tokens_is_one_sentence(
     monkeypatch.setattr(typecheck, "ON", False)  # as for a user
     tokens = gpt2.read("w5 w6 w7 w8").ids
     n = tokens.shape[1]
-    for pattern in (torch.eye(n)[:2], torch.eye(n + 1)):
-        with (
-            pytest.raises(UserError, match=f"is given for {n} tokens: give one of as many"),
-            gpt2.change_heads({(0, 1): pattern}),
-        ):
-            gpt2.model(tokens)
+    with (
+        pytest.raises(
+            UserError,
+            match=f"^the pattern for head 1 of layer 0 is of {n + 1} tokens, and {n} are read: ",
+        ),
+        gpt2.change_heads({(0, 1): torch.eye(n + 1)}),
+    ):
+        gpt2.model(tokens)
+    with pytest.raises(UserError, match=f"is of 2 queries and {n} keys: give as many queries as"):
+        gpt2.change_heads({(0, 1): torch.eye(n)[:2]})
 
 
 def test_patching_tells_what_comes_back(gpt2: LoadedModel) -> None:

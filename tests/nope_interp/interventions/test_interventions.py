@@ -347,6 +347,54 @@ def test_a_uniform_head_sees_what_its_own_layer_sees() -> None:
         torch.testing.assert_close(pattern[:, 1], expected.expand(len(TOKENS), -1, -1))
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "told"),
+    [
+        ([0.5, 0.5, 0], [0, 0, 1], "lets queries see tokens to come: set weights beyond each to 0"),
+        ([1, 0, 0], [1.5, 0, -0.5], "has negative weights, or NaN: give weights of 0 and more"),
+        ([1, 0, 0], [float("nan"), 0, 0], "has negative weights, or NaN: give"),
+        ([1, 0, 0], [1, 1, 1], "has weights of query 2 that sum to 3: give weights that sum to 1"),
+    ],
+)
+def test_a_pattern_that_is_no_attention_is_refused(
+    first: list[float], last: list[float], told: str
+) -> None:
+    pattern = torch.tensor([first, [0, 1, 0], last], dtype=torch.float32)
+    built = model("ours")
+    with (
+        pytest.raises(UserError, match=f"^the pattern for head 2 of layer 1 {told}"),
+        change_heads(built, {(1, 2): pattern}, layer_positions(built)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["ours", "gemma3", "gpt_oss"])
+def test_a_pattern_of_another_prompt_is_taken_as_it_is(name: str, dtype: torch.dtype) -> None:
+    """That of gpt-oss, whose sinks have a share, sums to less than 1."""
+    built, at = model(name), "blocks.1.attn.hook_pattern"
+    other = activations(built, at, TOKENS.flip(-1))[0, 1].to(dtype)
+    other[3] = 0  # a query from which all tokens are hidden
+    with change_heads(built, {(1, 1): other}, layer_positions(built)):
+        found = activations(built, at)[:, 1]
+    assert torch.equal(found, other.float().expand_as(found))
+
+
+def test_a_pattern_may_lie_beyond_the_window_and_never_beyond_the_query() -> None:
+    """As it does that was read while the window was lifted."""
+    built, n = model("gemma3"), TOKENS.shape[1]
+    whole = torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]
+    with change_heads(built, {(0, 1): whole}, layer_positions(built)):
+        assert torch.equal(activations(built, "blocks.0.attn.hook_pattern")[0, 1], whole)
+
+
+def test_queries_that_see_what_is_to_come_may_be_given_it() -> None:
+    built, n = own_model(causal=False), TOKENS.shape[1]
+    even = torch.full((n, n), 1 / n)
+    with change_heads(built, {(0, 1): even}, layer_positions(built)):
+        assert torch.equal(activations(built, "blocks.0.attn.hook_pattern")[0, 1], even)
+
+
 def test_layers_without_attention_are_passed_over() -> None:
     hybrid = model("lfm2")
     before, shares = logits(hybrid), mean_first_attention(hybrid, TOKENS)
