@@ -20,9 +20,12 @@ class EstimatorProbe(PositionProbe):
     and r2, with the error by position, as for the other probes. A clone of it learns the shuffled
     positions. Raises ProbeError for an estimator that cannot learn batch by batch.
 
+    Where the regressor's `random_state`, or that of a part, is None, its clones get one drawn from
+    the seed, so that the same seed gives the same bits; any other `random_state` stays.
+
     Args:
         estimator: a regressor, not fitted.
-        seed: of the permutations and of the bootstrap.
+        seed: of the permutations, of the bootstrap, and of what the regressor draws.
         n_resamples: of the bootstrap over held-out sequences.
 
     Example:
@@ -49,7 +52,7 @@ class EstimatorProbe(PositionProbe):
                 "learns batch by batch, such as SGDRegressor or RidgeRegressor"
             )
         self.estimator = estimator
-        self._learners = [clone(estimator), clone(estimator)]
+        self._learners = [_seeded(clone(estimator), self.seed) for _ in range(2)]
 
     def _fit(self, activations: Tensor) -> None:
         rows = self._rows(activations)
@@ -75,3 +78,14 @@ class EstimatorProbe(PositionProbe):
             "scikit-learn's estimators have no sums to add: fit on one machine, then hand out "
             "copies with for_shard()"
         )
+
+
+def _seeded(estimator: Any, seed: int) -> Any:
+    """The estimator, with a `random_state` wherever it has none, in its parts, too."""
+    draw = np.random.default_rng(seed)
+    free = {
+        name: int(draw.integers(2**31))
+        for name, value in sorted(estimator.get_params().items())
+        if name.split("__")[-1] == "random_state" and value is None
+    }
+    return estimator.set_params(**free)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.linear_model import Ridge, SGDClassifier, SGDRegressor
 
@@ -44,6 +44,34 @@ def test_scikit_learns_own_equals_a_loop_by_hand(activations):
     probe.evaluate(activations[40:], POSITIONS)
     error = by_hand.predict(activations[40:].reshape(-1, 6).numpy()) - np.tile(t, 20)
     assert probe.result()["estimator"].score("mae").value == pytest.approx(np.abs(error).mean())
+
+
+class Halved(RegressorMixin, BaseEstimator):
+    """A regressor whose part draws at random."""
+
+    def __init__(self, part=None):
+        self.part = part
+
+    def partial_fit(self, X, y):
+        self.part.partial_fit(X / 2, y)
+        return self
+
+    def predict(self, X):
+        return self.part.predict(X / 2)
+
+
+@pytest.mark.parametrize("wrapped", [lambda part: part, Halved])
+def test_what_a_regressor_draws_comes_from_the_seed(wrapped, activations, feed):
+    def mae(seed, random_state=None):
+        given = SGDRegressor(random_state=random_state)
+        probe = EstimatorProbe(wrapped(given), seed=seed)
+        found = feed(probe, activations[:40], activations[40:], POSITIONS)["estimator"]
+        assert given.random_state is random_state
+        return found.score("mae").value
+
+    assert mae(seed=0) == mae(seed=0) != mae(seed=1)
+    # What was chosen stays.
+    assert mae(seed=0, random_state=7) == mae(seed=1, random_state=7)
 
 
 def test_an_estimator_that_needs_all_data_at_once_is_refused():
