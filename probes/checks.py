@@ -1,6 +1,7 @@
 """Settings of probes that are no numbers of their kind, refused in a sentence."""
 
-from numbers import Integral
+import math
+from numbers import Integral, Real
 
 from probes.errors import ProbeError
 
@@ -25,6 +26,24 @@ def check_whole(name: str, given: object, least: int) -> int:
     if isinstance(given, bool) or not isinstance(given, Integral) or given < least:
         raise ProbeError(f"{name} is {given!r}: give a whole number, at least {least}")
     return int(given)
+
+
+def check_positive(name: str, given: object) -> float:
+    """A finite number above 0.
+
+    Args:
+        name: of the setting.
+        given: its value.
+
+    Returns:
+        The number, as Python's.
+
+    Raises:
+        ProbeError: for any other value.
+    """
+    if isinstance(given, bool) or not isinstance(given, Real) or not 0 < float(given) < math.inf:
+        raise ProbeError(f"{name} is {given!r}: give a number above 0")
+    return float(given)
 
 
 def check_seed(seed: object) -> int:

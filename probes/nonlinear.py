@@ -1,8 +1,6 @@
 """A two-layer ReLU probe, after Chi et al. 2023 and Haviv et al. 2022 (details recalled)."""
 
-import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any, no_type_check
 
 import numpy as np
@@ -15,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from torch.nn import functional
 
-from probes.checks import check_seed, check_whole
+from probes.checks import check_positive, check_seed, check_whole
 from probes.errors import ProbeError
 from probes.streaming import PositionProbe, require_finite, upcast
 
@@ -186,8 +184,7 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
 def _check_settings(of: TwoLayerClassifier) -> None:
     for name in ("hidden", "passes", "batch_size"):
         check_whole(name, getattr(of, name), 1)
-    if not isinstance(of.learning_rate, Real) or not 0 < of.learning_rate < math.inf:
-        raise ProbeError(f"learning_rate is {of.learning_rate!r}: give a number above 0")
+    check_positive("learning_rate", of.learning_rate)
 
 
 class TwoLayerProbe(PositionProbe):

@@ -13,6 +13,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from probes.checks import check_positive
 from probes.errors import ProbeError, ProbeWarning
 from probes.moments import LinearMoments
 from probes.scores import ProbeResult
@@ -176,6 +177,9 @@ class LinearProbe(StreamingProbe):
     Attributes:
         moments: those of all activations fitted, and of the targets, each with its control.
 
+    Raises:
+        ProbeError: for an `alpha` that is no number above 0, and as `StreamingProbe`.
+
     Example:
         >>> x = torch.randn(64, 16, 4, generator=torch.Generator().manual_seed(0))
         >>> positions = torch.arange(16)
@@ -190,8 +194,8 @@ class LinearProbe(StreamingProbe):
 
     def __init__(self, *, alpha: float = 1.0, seed: int = 0, n_resamples: int = 1000) -> None:
         super().__init__(seed=seed, n_resamples=n_resamples)
-        self.alpha = alpha
-        self.moments = LinearMoments(exact=alpha < _LEAST_SINGLE_ALPHA)
+        self.alpha = check_positive("alpha", alpha)
+        self.moments = LinearMoments(exact=self.alpha < _LEAST_SINGLE_ALPHA)
         self._in_double = False
 
     def _alike(self) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from probes.adjacency import adjacency
 from probes.bootstrap import SequenceBootstrap
+from probes.checks import check_positive
 from probes.errors import ProbeError
 from probes.moments import LinearMoments
 from probes.scores import SHUFFLED, ProbeResult, Score
@@ -233,7 +234,8 @@ class SimilarityProbe(StreamingProbe):
         n_resamples: of the bootstrap over held-out sequences.
 
     Raises:
-        ProbeError: for an `n_sequences` below 2.
+        ProbeError: for an `n_sequences` below 2, for an `alpha` that is no number above 0, and as
+            `StreamingProbe`.
     """
 
     def __init__(
@@ -241,7 +243,7 @@ class SimilarityProbe(StreamingProbe):
     ) -> None:
         super().__init__(seed=seed, n_resamples=n_resamples)
         self.n_sequences = n_sequences
-        self.alpha = alpha
+        self.alpha = check_positive("alpha", alpha)
         if n_sequences < 2:
             raise ProbeError(f"n_sequences is {n_sequences}; an interval needs at least 2")
         self._to_fit: list[_Kept] = []

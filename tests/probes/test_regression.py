@@ -17,6 +17,7 @@ from probes.errors import ProbeError, ProbeWarning
 from probes.moments import LinearMoments
 from probes.regression import LinearProbe, RidgeRegressor
 from probes.scores import SHUFFLED
+from probes.similarity import SimilarityProbe
 from tests import typecheck
 
 POSITIONS = torch.arange(1, 13)
@@ -217,6 +218,16 @@ def test_alpha_must_be_positive(rows):
         ProbeError, match=r"alpha is 0\.0; ridge regression needs a positive penalty"
     ):
         RidgeRegressor(alpha=0.0).fit(*rows)
+
+
+@pytest.mark.parametrize("make", [LinearProbe, SimilarityProbe])
+def test_a_probe_is_not_begun_with_a_penalty_that_is_none(make, monkeypatch):
+    # As for a user, whose types nothing checks.
+    monkeypatch.setattr(typecheck, "ON", False)
+    for wrong in (0, -1, float("nan"), float("inf"), "1", True, None):
+        with pytest.raises(ProbeError, match=f"^alpha is {wrong!r}: give a number above 0$"):
+            make(alpha=wrong)
+    assert make(alpha=np.float32(0.5)).alpha == 0.5
 
 
 @pytest.mark.parametrize(
