@@ -1,4 +1,5 @@
-"""Settings of probes that are no numbers of their kind, refused in a sentence."""
+"""Settings of probes that are no numbers of their kind, and a probe merged with itself, refused in
+a sentence."""
 
 import math
 from numbers import Integral, Real
@@ -62,3 +63,20 @@ def check_seed(seed: object) -> int:
     if number > _LARGEST_SEED:
         raise ProbeError(f"seed is {number}: give at most {_LARGEST_SEED}")
     return number
+
+
+def check_another(probe: object, other: object) -> None:
+    """Refuse to merge a probe with itself.
+
+    Args:
+        probe: that others are merged into.
+        other: one of them.
+
+    Raises:
+        ProbeError: where the two are one.
+    """
+    if other is probe:
+        raise ProbeError(
+            "cannot merge a probe with itself: its sequences would count twice; give one that saw "
+            "others"
+        )

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes._position_errors import PositionErrors
-from probes.checks import check_seed, check_whole
+from probes.checks import check_another, check_seed, check_whole
 from probes.controls import shuffled_positions, skip_shuffled
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
@@ -121,8 +121,9 @@ class StreamingFit(ABC):
             other: one of the same kind, given other sequences.
 
         Raises:
-            ProbeError: where the two saw different sizes or positions.
+            ProbeError: where the two saw different sizes or positions, or are one.
         """
+        check_another(self, other)
         if other.n_fitted:
             self._adopt(other.d_model, other.positions)
             self._merge_fit(other)
@@ -246,7 +247,7 @@ class StreamingProbe(StreamingFit):
 
         Raises:
             ProbeError: where the two are at different stages, saw different sizes or positions,
-                were fitted differently, or drew the same bootstrap weights.
+                were fitted differently, drew the same bootstrap weights, or are one.
         """
         if not other.n_fitted:
             return
@@ -267,6 +268,7 @@ class StreamingProbe(StreamingFit):
             self._permute_after(self._n_permuted(self.n_fitted))
 
     def _merge_held_out(self: Probe, other: Probe) -> None:
+        check_another(self, other)
         self._adopt(other.d_model, other.positions)
         if not _same(self._fitted(), other._fitted()):
             raise ProbeError(

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.checks import check_whole
+from probes.checks import check_another, check_whole
 from probes.errors import ProbeError
 from probes.head_rules import FEEDS, METRICS
 from probes.heads._attention import FIRST_QUERY as FIRST_QUERY
@@ -280,8 +280,9 @@ class HeadProbe:
 
         Raises:
             ProbeError: where the two have other settings, heads or lengths, drew the same bootstrap
-                weights, or judged held-out scores by different fits.
+                weights, judged held-out scores by different fits, or are one.
         """
+        check_another(self, other)
         ours, theirs = (
             (probe.local_window, probe.window, probe.n_resamples) for probe in (self, other)
         )

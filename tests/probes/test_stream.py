@@ -233,6 +233,18 @@ def test_positions_that_change_in_place_have_changed(make, batch):
         probe.evaluate(batch[14:], positions)
 
 
+@every_probe
+def test_a_probe_is_not_merged_with_itself(make, batch):
+    probe, alone = make(), make()
+    for add, part in (("update", batch[:14]), ("evaluate", batch[14:])):
+        getattr(alone, add)(part, POSITIONS)
+        getattr(probe, add)(part, POSITIONS)
+        with pytest.raises(ProbeError, match="cannot merge a probe with itself"):
+            probe.merge(probe)
+    assert (probe.n_fitted, probe.n_held_out) == (14, 10)
+    assert values(probe.result()) == values(alone.result())
+
+
 def test_two_layer_fits_cannot_be_merged(batch):
     probes = [TwoLayerProbe(seed=seed) for seed in (0, 1)]
     for probe in probes:

@@ -889,6 +889,9 @@ def test_statistics_refuse_what_probes_refuse(statistics):
         fitted(x).update(x[..., :9], POSITIONS)
     with pytest.raises(ProbeError, match="positions changed"):
         fitted(x).merge(fitted(x, POSITIONS + 1))
+    whole = fitted(x)
+    with pytest.raises(ProbeError, match="cannot merge a probe with itself"):
+        whole.merge(whole)
     # There is nothing to evaluate, and nothing pretends that there is.
     assert not hasattr(CodeStatistics, "evaluate")
     assert not isinstance(CodeStatistics(), StreamingProbe)

@@ -534,6 +534,10 @@ TOKENS = torch.zeros(2, 12, dtype=torch.int64)
             "came after held-out ones",
         ),
         (lambda p: p.merge(HeadProbe(local_window=3)), "cannot merge probes with"),
+        (
+            lambda p: (p.read_scores(random_scores(0, 2, 2, 12), TOKENS), p.merge(p)),
+            "cannot merge a probe with itself",
+        ),
         (lambda p: p.for_shard(1), "at least 2 with held_out=False"),
         (lambda p: fed(1, slice(0, 6)).merge(fed(2, slice(6, 12))), "two different fits"),
         (lambda p: HeadProbe(local_window=0), "local_window is 0"),
