@@ -95,7 +95,7 @@ def _said_of_rotation(raw: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 def _unreadable(name: str, field: str, hint: str) -> UserError:
     return UserError(
         f"{hint} of {name!r} hints at no positional encoding, and transformers cannot read it: "
-        f"take `{field}` out of config.json, and add --positions none, or --positions rotary."
+        f"take `{field}` out of config.json, and give positions none or rotary."
     )
 
 
@@ -119,7 +119,7 @@ def check_pairs(name: str, raw: Mapping[str, Any]) -> None:
     if turned == 0 and raw["model_type"] in TABLED:
         raise UserError(
             f"the config of {name!r} has `rotary_dim: 0`, which transformers cannot read: take "
-            "`rotary_dim` out of config.json, and add --positions none."
+            "`rotary_dim` out of config.json, and give positions none."
         )
 
 
@@ -173,16 +173,16 @@ def without_positions(
         none = published or is_known(name) or raw.get(WITHOUT) is True
         hint = None if none or heeded or own is None else _hint(name, raw, config, own)
         if hint is not None:
-            none_too = "--positions none, or " if own in _SWITCHED_OFF else ""
+            none_too = "none or " if own in _SWITCHED_OFF else ""
             raise UserError(
                 f"{hint} hints at no positional encoding, but transformers would use {own} "
-                f"positions: add {none_too}--positions {own}."
+                f"positions: give positions {none_too}{own}."
             )
     else:
         none = asked == "none"
         if heeded and not none:
             raise UserError(
-                f"no layer of {name!r} has positions, by its config: leave --positions out, or "
+                f"no layer of {name!r} has positions, by its config: leave positions at auto, or "
                 "mend its config.json."
             )
         if not heeded:
@@ -194,16 +194,16 @@ def _check_possible(model: str, own: str | None, asked: str) -> None:
     """Raise UserError where a checkpoint of a family with its own encoding cannot have these."""
     if own is None:
         raise UserError(
-            f"where {model} keeps its positions is not known here: leave --positions out."
+            f"where {model} keeps its positions is not known here: leave positions at auto."
         )
     if asked == "none" and own not in _SWITCHED_OFF:
         raise UserError(
-            f"{model} cannot be loaded without its {own} positions: leave --positions out, and "
-            "take them away with --ablate."
+            f"{model} cannot be loaded without its {own} positions: leave positions at auto, and "
+            "ablate them."
         )
     if asked not in ("none", own):
         raise UserError(
-            f"{model} cannot have {asked} positions: give --positions auto, none or {own}."
+            f"{model} cannot have {asked} positions: give positions auto, none or {own}."
         )
 
 

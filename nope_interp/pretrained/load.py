@@ -163,7 +163,8 @@ def load_plain(
     if device_map is None:
         check_weights(Path(source), device, dtype)
     if revision is not None and Path(source).exists():
-        raise UserError(f"{name!r} is a local file: a revision belongs to a hub name.")
+        kind = "folder" if given_path(name).is_dir() else "file"
+        raise UserError(f"{name!r} is a local {kind} and has no revisions: leave revision out.")
     where = {"pretrained_model_name_or_path": source, "revision": revision or "main"}
     with quiet(), _one_sentence(name):
         how = {"dtype": getattr(torch, dtype), "device_map": device_map}

@@ -222,7 +222,7 @@ def test_a_pretrained_model_without_positions_is_read_as_one(tmp_path: Path) -> 
     model = str(save_folder(plain_model("llama"), tmp_path / "llama-nope"))
     asked = {"model": model, "text": str(tmp_path / "text.txt"), "layers": (0,), "uses": "no"}
     asked |= BRIEF | {"variants": True}
-    with pytest.raises(UserError, match="add --positions none, or --positions rotary"):
+    with pytest.raises(UserError, match="give positions none or rotary"):
         run(tmp_path, **asked)
     found = run(tmp_path, **asked, positions="none")
     assert found.info["positions"] == "none"

@@ -262,7 +262,7 @@ def test_a_hint_that_transformers_does_not_heed_is_refused_with_both_remedies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], said: str
 ) -> None:
     folder = folder_of("llama", tmp_path / "m", config)
-    remedies = "add --positions none, or --positions rotary"
+    remedies = "give positions none or rotary"
     with pytest.raises(UserError, match=f"{said} in the config .* hints at no .*: {remedies}"):
         load_pretrained(folder)
     assert_without_positions(load_pretrained(folder, positions="none"), unrotated(monkeypatch))
@@ -357,7 +357,7 @@ def test_a_type_of_layers_without_rotation_is_refused_too(
 
 def test_a_table_that_turns_nothing_is_refused_before_transformers_fails(tmp_path: Path) -> None:
     folder = folder_of("gptj", tmp_path / "m", {"rotary_dim": 0})
-    with pytest.raises(UserError, match=r"take `rotary_dim` out .* and add --positions none"):
+    with pytest.raises(UserError, match=r"take `rotary_dim` out .* and give positions none"):
         load_pretrained(folder)
 
 
@@ -488,7 +488,7 @@ def test_an_mpt_without_alibi_is_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     config["attn_config"]["alibi"] = False
     (tmp_path / "m" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"`alibi: false` in .*: add --positions alibi\.$"):
+    with pytest.raises(UserError, match=r"`alibi: false` in .*: give positions alibi\.$"):
         load_pretrained(folder)
     load_pretrained(folder, positions="alibi")
     table = {"transformer.wpe.weight": torch.ones(64, 32)}
@@ -538,7 +538,7 @@ def test_a_drope_checkpoint_is_checked_as_its_family_is(tmp_path: Path) -> None:
         load_pretrained(odd)
     unsaid = {"model_type": "qwen2_drope", "rope_theta": None, "rope_parameters": None}
     null = folder_of("qwen2", tmp_path / "null", unsaid)
-    with pytest.raises(UserError, match=r"`rope_theta: null` in the config .*--positions none"):
+    with pytest.raises(UserError, match=r"`rope_theta: null` in the config .*give positions none"):
         load_pretrained(null)
 
 
@@ -571,10 +571,10 @@ def test_positions_that_a_family_cannot_have(tmp_path: Path) -> None:
     bloom = folder_of("bloom", tmp_path / "bloom")
     unknown = folder_of("lfm2", tmp_path / "lfm2")
     for folder, positions, said in [
-        (llama, "learned", "cannot have learned positions: give --positions auto, none or rotary"),
+        (llama, "learned", "cannot have learned positions: give positions auto, none or rotary"),
         (llama, "nope", "unknown positions 'nope': did you mean 'none'"),
-        (bloom, "none", "cannot be loaded without its alibi positions"),
-        (unknown, "none", "a 'lfm2' model, keeps its positions is not known"),
+        (bloom, "none", "without its alibi positions: leave positions at auto, and ablate them"),
+        (unknown, "none", "keeps its positions is not known here: leave positions at auto"),
     ]:
         with pytest.raises(UserError, match=said) as refused:
             load_pretrained(folder, positions=positions)

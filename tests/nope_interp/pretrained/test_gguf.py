@@ -202,6 +202,14 @@ def test_a_window_is_the_one_that_the_file_says(tmp_path: Path) -> None:
     assert config.sliding_window is None
 
 
+def test_a_file_has_no_revisions(tmp_path: Path) -> None:
+    path = llama(tmp_path / "m.gguf", tensors())
+    with pytest.raises(
+        UserError, match=r"m\.gguf' is a local file and has no revisions: leave rev"
+    ):
+        load_pretrained(path, revision="main")
+
+
 def test_what_lies_beside_a_file_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

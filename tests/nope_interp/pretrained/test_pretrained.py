@@ -323,7 +323,9 @@ def test_configs_that_are_none_are_one_sentence(copy: Path, content: bytes) -> N
 def test_options_that_do_not_fit(gpt2_folder: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'bfloat16'"):
         load_pretrained(str(gpt2_folder), dtype="bfloat-16")
-    with pytest.raises(UserError, match="a revision belongs to a hub name"):
+    with pytest.raises(
+        UserError, match="is a local folder and has no revisions: leave revision out"
+    ):
         load_pretrained(str(gpt2_folder), revision="main")
 
 

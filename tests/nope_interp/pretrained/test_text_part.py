@@ -150,7 +150,7 @@ def test_its_config_is_checked_as_that_of_its_family(tmp_path: Path) -> None:
     config = json.loads(path.read_text())
     config["text_config"]["nope"] = True
     path.write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"nope.*--positions none"):
+    with pytest.raises(UserError, match=r"nope.*give positions none"):
         load_pretrained(folder)
 
 
