@@ -99,10 +99,13 @@ def headline(heads: pd.DataFrame, ablations: Mapping[str, str | None]) -> str:
     conditions = set(taken.values())
     ablation = "each in its own way" if len(conditions) > 1 else next(iter(conditions), None)
     if not taken or len(taken) == len(ablations):
-        return f"Of {len(ablations)} models, {headline_of_one(heads, ablation)}"
-    own = headline_of_one(heads[heads["model"].isin(taken)], ablation)
-    have = "has" if len(taken) == 1 else "have"
-    return f"{len(taken)} of {len(ablations)} models {have} positions: {own}"
+        whose = f"Of {len(ablations)} models,"
+    else:
+        heads = heads[heads["model"].isin(taken)]
+        have = "has" if len(taken) == 1 else "have"
+        whose = f"{len(taken)} of {len(ablations)} models {have} positions:"
+    own = headline_of_one(heads, ablation)
+    return f"{whose} {own[0].lower()}{own[1:]}"
 
 
 def figures(heads: pd.DataFrame) -> tuple[Figure, ...]:

@@ -233,5 +233,12 @@ def test_depth_is_the_third_of_the_layers_that_a_head_stands_in() -> None:
     counts = tables.counts(heads).set_index("label")
     assert counts.loc["induction", list(tables.DEPTHS)].tolist() == [1, 2, 0]
     assert isinstance(tables.headline(heads, {"m": None}), str)
+    without = heads.assign(label="none")
+    for ablations, whose in (
+        ({"m": None, "k": None}, "Of 2 models,"),
+        ({"m": "rotary:none", "k": None}, "1 of 2 models has positions:"),
+    ):
+        said = tables.headline(without, ablations)
+        assert said == f"{whose} none of the 6 heads has a label."
     assert pd.isna(heads["ablated_label"]).all()
     assert "keep it ablated" not in counts
