@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from experiments.sweeps.run import run_sweep as run_sweep
     from experiments.sweeps.runs import load_run as load_run
     from experiments.variants.train import train as train
+    from nope_interp.errors import UserError as UserError
     from nope_interp.interventions.intervene import intervene as intervene
     from nope_interp.models.checkpoints import load_model as load_model
     from nope_interp.models.config import TransformerConfig as TransformerConfig
@@ -48,6 +49,7 @@ _HOMES = {
     "HookedTransformer": "nope_interp.models.transformer",
     "TrainingConfig": "nope_interp.training.config",
     "TransformerConfig": "nope_interp.models.config",
+    "UserError": "nope_interp.errors",
     "ablate_positions": "nope_interp.positions.ablation",
     "classify_heads": "experiments.heads.classify",
     "compare": "experiments.comparison.compare",
