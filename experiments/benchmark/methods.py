@@ -15,7 +15,6 @@ Example:
     >>> judge_methods(seeds=2, methods=["always"])  # doctest: +SKIP
 """
 
-import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -70,11 +69,12 @@ def of_yours(names: Iterable[str]) -> dict[str, str]:
 
     Returns:
         For each that did not come with the package, 16 hexadecimal digits that stand for its
-        source, its defaults and what it closes over; of one that also judges language models as
-        many more. What it calls is not among that.
+        source, its defaults, what it closes over and the global values that it reads; of one that
+        also judges language models as many more. What the functions and classes do that it calls
+        is not among that.
 
     Raises:
-        UserError: for what is no plain function.
+        UserError: for what is no plain function, and for one that reads what cannot be told.
     """
     own = {name: filter(callable, (METHODS[name], ON_TEXT.get(name))) for name in names}
     told = {name: "".join(_digest(name, of) for of in each) for name, each in own.items()}
@@ -87,9 +87,6 @@ def _digest(name: str, own: Any) -> str:
             f"the method {name!r} is no plain function: give one of a planted model, a place and a "
             "seed."
         )
-    try:
-        source = inspect.getsource(own)
-    except OSError:  # typed where nothing keeps what is typed
-        source = repr((own.__code__.co_code, own.__code__.co_consts))
-    values = inspect.getclosurevars(own).nonlocals, own.__defaults__, own.__kwdefaults__
-    return hashlib.sha256(f"{source}{values}".encode()).hexdigest()[:16]
+    from experiments.benchmark.digests import digest_of_method  # heavy, and --help needs none of it
+
+    return digest_of_method(name, own)

@@ -1,10 +1,16 @@
 """Methods judged by models whose truth is known: small ones, one seed."""
 
+import copy
 import dataclasses
 import json
+import os
 import shlex
+import subprocess
+import sys
+import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +22,7 @@ from experiments.benchmark.das import das
 from experiments.benchmark.erasure import erasure, leace
 from experiments.benchmark.interchange import interchange
 from experiments.benchmark.judge import judge_methods
-from experiments.benchmark.methods import METHODS, ON_TEXT
+from experiments.benchmark.methods import METHODS, ON_TEXT, of_yours
 from experiments.benchmark.on_text import interchange_on_text, task_on_text
 from experiments.benchmark.probing import probing
 from experiments.benchmark.result import Benchmark
@@ -45,6 +51,7 @@ from nope_interp.tasks.sources import TextSource
 from probes.code_names import CODES, SIMILARITY
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.report.parsed_page import Page
+from tests.paths import ROOT
 
 KINDS = ("few dimensions", "one after the other")
 SITE = Site(0, "resid_post")
@@ -56,6 +63,14 @@ def of_the_truth(planted: Planted, place: Site | None, seed: int) -> dict[str, s
         return {}
     there = planted.sites[place.name]
     return {code: there[code] for code in ("smooth trend", "irregular part")}
+
+
+WORD = "used"
+
+
+def by_a_global_word(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
+    """A method whose word stands elsewhere, and is read within a comprehension."""
+    return {code: WORD.lower() for code in ("smooth trend",)}
 
 
 def in_this_process(patch: pytest.MonkeyPatch) -> None:
@@ -108,26 +123,23 @@ def test_a_finished_run_is_read_back_and_drawn(found: Benchmark) -> None:
 def test_a_killed_run_goes_on_with_the_models_that_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged: list[int] = []
+    made: list[int] = []
 
-    def dies(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
-        judged.append(seed)
-        if seed == 2 and len(judged) < 6:
+    def dies(kind: str, seed: int) -> Planted:
+        made.append(seed)
+        if seed == 2 and made.count(2) == 1:
             raise KeyboardInterrupt
-        return {}
+        return plant(kind, seed)
 
-    def lives(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
-        return dies(planted, place, seed) or {"smooth trend": "not used"}
-
-    monkeypatch.setitem(METHODS, "mortal", lives)
-    config = {"seeds": 3, "kinds": KINDS[:1], "methods": ["mortal"], "out": tmp_path}
+    monkeypatch.setattr(module, "plant", dies)
+    monkeypatch.setitem(METHODS, "mine", lambda planted, place, seed: {"smooth trend": "not used"})
+    config = {"seeds": 3, "kinds": KINDS[:1], "methods": ["mine"], "out": tmp_path}
     with pytest.raises(KeyboardInterrupt):
         judge_methods(**config, show_progress=False)
-    judged.clear()
-    judged += [0] * 6
+    assert made == [0, 1, 2]
     found = judge_methods(**config, show_progress=False)
-    # The stream and one site of the third model; the first two were kept.
-    assert judged[6:] == [2, 2]
+    # The third model alone; the first two were kept.
+    assert made == [0, 1, 2, 2]
     assert found.methods["n"].to_list() == [3, 3]
 
 
@@ -168,6 +180,99 @@ def test_a_method_that_was_mended_is_judged_anew(
     command = shlex.split(found.info["command"], comments=True)
     assert command[:2] == ["nope-interp", "benchmark"]
     assert found.info["command"].endswith("# from Python, with mine in METHODS")
+
+
+def test_a_method_whose_global_value_changed_is_judged_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "mine", by_a_global_word)
+    shares = []
+    for word in ("not used", "used"):
+        monkeypatch.setattr(sys.modules[__name__], "WORD", word)
+        found = judge_methods(
+            seeds=1, kinds=["counting"], methods=["mine"], out=tmp_path, show_progress=False
+        )
+        shares.append(found.methods["right"].to_list())
+    assert shares == [[0, 0], [1, 1]]
+
+
+def told(method: Any) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "mine", method)
+        return of_yours(["mine"])["mine"]
+
+
+@pytest.mark.parametrize(
+    ("value", "other"),
+    [
+        (np.arange(5000), np.arange(5000) % 2500),  # their repr shows the first and last three
+        (torch.arange(5000), torch.arange(5000) % 2500),
+        (torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(3, 2, dtype=torch.bfloat16)),
+        (np.zeros(2, dtype=np.float32), np.zeros(1, dtype=np.float64)),
+        ({"bounds": [torch.tensor(0.1)]}, {"bounds": [torch.tensor(0.2)]}),
+        (torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)),
+        ({1, 2}, {1, 3}),
+    ],
+)
+def test_a_method_is_told_by_the_whole_of_what_it_reads(value: object, other: object) -> None:
+    def closing_over(read: object) -> Any:
+        return lambda planted, place, seed: read
+
+    def by_default(read: object) -> Any:
+        return lambda planted, place, seed, of=read: of
+
+    def by_another_that_closes_over(read: object) -> Any:
+        other = closing_over(read)
+        return lambda planted, place, seed: other(planted, place, seed)
+
+    for making in (closing_over, by_default, by_another_that_closes_over):
+        found = told(making(value))
+        assert found == told(making(copy.deepcopy(value)))
+        assert found != told(making(other))
+        # Not what a decorator made of it alone.
+        assert told(torch.no_grad()(making(value))) != told(torch.no_grad()(making(other)))
+
+
+def test_a_method_that_was_typed_without_a_file_is_told_by_its_code() -> None:
+    def typed(read: str) -> Any:
+        names: dict[str, Any] = {}
+        exec(f"def mine(planted, place, seed): return [planted.{read} for _ in 'a']", names)
+        return names["mine"]
+
+    assert told(typed("loss")) == told(typed("loss"))
+    assert told(typed("loss")) != told(typed("accuracy"))
+
+
+def test_a_method_is_told_alike_in_another_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "from experiments.benchmark.methods import METHODS, of_yours\n"
+        "KNOWN, VECTOR, SCALE = {'one', 'two', 'three'}, torch.arange(9.0), lambda x: 2 * x\n"
+        "class Bound: pass\n"
+        "BOUND = Bound()\n"
+        "def again(planted, place, seed): return again, KNOWN, VECTOR, BOUND, SCALE\n"
+        "def made(scale): return lambda planted, place, seed: again(scale, VECTOR, seed)\n"
+        "METHODS |= {'first': again, 'second': made(SCALE)}\n"
+        "print(of_yours(['first', 'second']))\n"
+    )
+    found = [
+        subprocess.run(
+            [sys.executable, tmp_path / "mine.py"],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert found[0] == found[1]
+    assert "second" in found[0]
+
+
+def test_a_method_that_reads_what_nothing_tells_is_refused() -> None:
+    lock = threading.Lock()
+    with pytest.raises(UserError, match="'mine' reads 'lock', a lock, which nothing tells from"):
+        told(lambda planted, place, seed: lock)
 
 
 def test_others_words_and_names_are_refused_in_a_sentence(
