@@ -68,9 +68,10 @@ def judge_methods(
         The finished run: every word, how often each method is right, and the report.
 
     Raises:
-        UserError: for unknown methods and kinds, another device, a method that speaks of an unknown
-            code or says another word than `experiments.results.position_use.Word`, methods that say
-            nothing, and an unwritable `out`.
+        UserError: for unknown methods and kinds, another device, a method of one's own that fails,
+            one that speaks of an unknown code or says another word than
+            `experiments.results.position_use.Word`, methods that say nothing, and an unwritable
+            `out`.
     """
     config = asked(BenchmarkConfig, config, words)
     config.check_runs_on(device)

@@ -16,11 +16,14 @@ Example:
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
+
+_LONGEST_SHOWN = 200
 
 # Planted model, place, seed; to words by code.
 Method = Callable[[Any, Any, int], Mapping[str, str]]
@@ -41,24 +44,44 @@ ON_TEXT: dict[str, MethodOnText | tuple[str, str]] = {
     "interchange": ("experiments.benchmark.on_text", "interchange_on_text"),
 }
 
+# What the functions of each are given.
+_GIVEN: tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...] = (
+    (METHODS, ("a planted model", "a place", "a seed")),
+    (ON_TEXT, ("a planted language model", "a seed")),
+)
+
 
 def method(name: str) -> Method:
-    """The function of a name in `METHODS`."""
-    loaded: Method = _loaded(METHODS[name])
+    """The function of a name in `METHODS`; one's own raises UserError where it fails."""
+    loaded: Method = _loaded(name, METHODS[name])
     return loaded
 
 
 def method_on_text(name: str) -> MethodOnText | None:
     """The function of a name in `ON_TEXT`; None where a method says nothing of such models."""
-    loaded: MethodOnText | None = _loaded(ON_TEXT[name]) if name in ON_TEXT else None
+    loaded: MethodOnText | None = _loaded(name, ON_TEXT[name]) if name in ON_TEXT else None
     return loaded
 
 
-def _loaded(found: Any) -> Any:
+def _loaded(name: str, found: Any) -> Any:
     if callable(found):
-        return found
+        return partial(_said_by, name, found)
     module, function = found
     return getattr(import_module(module), function)
+
+
+def _said_by(name: str, own: Callable[..., Any], planted: Any, *given: Any) -> Any:
+    """What a method of one's own says; where it fails, the error tells on what."""
+    try:
+        return own(planted, *given)
+    except Exception as error:
+        *places, seed = given
+        place = places[0] if places else None
+        at = "the whole stream" if place is None else f"layer {place.layer}, {place.hook}"
+        raise UserError(
+            f"the method {name!r} fails on {planted.kind!r}, seed {seed}, at {at} "
+            f"({shown(error, _LONGEST_SHOWN)}): mend it."
+        ) from error
 
 
 def of_yours(names: Iterable[str]) -> dict[str, str]:
@@ -74,19 +97,28 @@ def of_yours(names: Iterable[str]) -> dict[str, str]:
         is not among that.
 
     Raises:
-        UserError: for what is no plain function, and for one that reads what cannot be told.
+        UserError: for what is no plain function, for one that takes something else, and for one
+            that reads what nothing tells from others.
     """
-    own = {name: filter(callable, (METHODS[name], ON_TEXT.get(name))) for name in names}
-    told = {name: "".join(_digest(name, of) for of in each) for name, each in own.items()}
+    told = {
+        name: "".join(
+            _digest(name, registry[name], given)
+            for registry, given in _GIVEN
+            if callable(registry.get(name))
+        )
+        for name in names
+    }
     return {name: digits for name, digits in told.items() if digits}
 
 
-def _digest(name: str, own: Any) -> str:
+def _digest(name: str, own: Any, given: Sequence[str]) -> str:
+    remedy = f"give one of {', '.join(given[:-1])} and {given[-1]}."
     if not inspect.isfunction(own):
-        raise UserError(
-            f"the method {name!r} is no plain function: give one of a planted model, a place and a "
-            "seed."
-        )
+        raise UserError(f"the method {name!r} is no plain function: {remedy}")
+    try:
+        inspect.signature(own).bind(*given)
+    except TypeError as error:
+        raise UserError(f"the method {name!r} cannot be called ({error}): {remedy}") from error
     from experiments.benchmark.digests import digest_of_method  # heavy, and --help needs none of it
 
     return digest_of_method(name, own)

@@ -143,19 +143,52 @@ def test_a_killed_run_goes_on_with_the_models_that_are_left(
     assert found.methods["n"].to_list() == [3, 3]
 
 
-def test_a_key_that_a_method_lacks_is_told_as_it_is_in_a_run_that_goes_on(
+def test_a_method_that_fails_says_on_what_also_in_a_run_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lacks(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
-        return {"smooth trend": {0: "used"}[seed]}
+        return {"smooth trend": {None: "used"}[place]} if seed == 1 else {"variance": "used"}
 
     monkeypatch.setitem(METHODS, "mine", lacks)
     for n_kept in (0, 1):
         assert len([*tmp_path.rglob("cells/*.safetensors")]) == n_kept
-        with pytest.raises(KeyError, match=r"^1$"):
+        told = r"'mine' fails on 'counting', seed 1, at layer 0, resid_post \(KeyError\(Site"
+        with pytest.raises(UserError, match=told) as caught:
             judge_methods(
                 seeds=2, kinds=["counting"], methods=["mine"], out=tmp_path, show_progress=False
             )
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_method_that_fails_on_text_says_on_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(planted: PlantedLanguage, seed: int) -> dict[str, str]:
+        raise IndexError
+
+    monkeypatch.setitem(ON_TEXT, "truth", fails)
+    with pytest.raises(UserError, match="'truth' fails on 'distance', seed 3, at the whole stream"):
+        judge_methods(
+            seeds=1,
+            seed=3,
+            kinds=["distance"],
+            methods=["truth"],
+            out=tmp_path,
+            show_progress=False,
+        )
+
+
+def test_a_method_that_takes_something_else_is_refused_before_any_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "mine", lambda planted, place: {})
+    with pytest.raises(UserError, match=r"'mine' cannot be called .*: give one of a planted"):
+        judge_methods(seeds=1, methods=["probing", "mine"], out=tmp_path)
+    monkeypatch.setitem(METHODS, "mine", lambda planted, place, seed: {})
+    monkeypatch.setitem(ON_TEXT, "mine", lambda planted, place, seed: {})
+    with pytest.raises(UserError, match="give one of a planted language model and a seed"):
+        judge_methods(seeds=1, methods=["probing", "mine"], out=tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_method_that_was_mended_is_judged_anew(
