@@ -194,7 +194,8 @@ def is_within(word: str, names: frozenset[str]) -> bool:
 def expanded(kind: type[Worded], given: Mapping[str, Any]) -> dict[str, Any]:
     """The values of fields for those of words, in whatever order these are given.
 
-    A field's own value wins over a shorthand's, and a shorthand of few fields over one of more.
+    A field's own value wins over a shorthand's, and a shorthand of few fields over one of more. One
+    that would set nothing, since all of its fields are given otherwise, is refused.
 
     Args:
         kind: the config.
@@ -215,11 +216,22 @@ def expanded(kind: type[Worded], given: Mapping[str, Any]) -> dict[str, Any]:
     for word in sorted(given, key=n_fields, reverse=True):
         value, shorthand = given[word], kind.shorthands.get(word)
         if shorthand is not None:
-            spread |= shorthand.spread(value)
+            sets = shorthand.spread(value)
+            _check_heard(word, sets, given)
+            spread |= sets
         if shorthand is None or word in shorthand.fields:
             own[word] = value
     kind.check_agreement(spread | own)
     return spread | own
+
+
+def _check_heard(word: str, sets: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    if word in sets or not sets.keys() <= given.keys():
+        return
+    for field, value in sets.items():
+        if given[field] != value:
+            says = f"is {shown(given[word])}, but {field} is {shown(given[field])}: leave one out."
+            raise FieldError(word, says)
 
 
 def asked(kind: type[Asked], given: object, words: Mapping[str, Any]) -> Asked:

@@ -146,6 +146,18 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
         ["compare", "--positions", "rotary", "--transformer.positions", "alibi"],
         ["--positions is 'rotary', but transformer.positions is 'alibi': leave one out"],
     ),
+    (
+        ["probe", "--sequences", "30", "--n-fit", "16", "--n-held-out", "16"],
+        ["--sequences is 30, but n_fit is 16: leave one out"],
+    ),
+    (
+        ["probe", "--sequences", "30", "--n-fit", "20", "--n-held-out", "16"],
+        ["--sequences is 30, but n_held_out is 16: leave one out"],
+    ),
+    (
+        ["compare", "--steps", "5", "--training.steps", "6"],
+        ["--steps is 5, but training.steps is 6: leave one out"],
+    ),
     (["compare", "--model", "m.gguf", "--init", "uniform"], ["--init", "leave one out"]),
     (
         ["probe", "--model", "m.safetensors", "--positions", "t5"],
@@ -471,6 +483,8 @@ def test_short_names_set_all_that_they_stand_for_and_a_fields_own_name_wins() ->
     config = asked("compare", *own, "--seed", "3", "--seq-len", "32", "--sequences", "50")
     assert (config.seed, config.transformer.seed, config.training.seed) == (3, 3, 9)
     assert (config.n_fit, config.n_held_out, config.transformer.n_ctx) == (8, 16, 64)
+    agreed = asked("compare", "--sequences", "30", "--n-fit", "20", "--n-held-out", "10")
+    assert agreed == asked("compare", "--sequences", "30")
     plain = asked("heads", "--positions", "t5", "--init", "uniform", "--steps", "7")
     assert (plain.transformer.positions, plain.transformer.init) == ("t5", "uniform")
     assert plain.training.steps == 7

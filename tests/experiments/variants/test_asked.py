@@ -62,6 +62,11 @@ def test_words_are_laid_over_a_config() -> None:
             {"positions": "none", "transformer": {"positions": "t5"}},
             "positions is 'none', but transformer.positions is 't5': leave one out",
         ),
+        (
+            None,
+            {"sequences": 30, "n_fit": 16, "n_held_out": 16},
+            "sequences is 30, but n_fit is 16: leave one out",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(given: Any, words: dict[str, Any], says: str) -> None:
