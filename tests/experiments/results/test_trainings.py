@@ -47,7 +47,7 @@ def test_words_are_counted_and_shares_averaged_over_seeds() -> None:
     assert "cell.seed" not in found
     none = found.loc["none"]
     assert none["words"] == "used 2, undecided 1, has not learned order 1"
-    assert none["runs"] == 4
+    assert (none["runs"], none["draws"]) == (4, 3)
     # The one that has not learned order has no share.
     assert none["share"] == pytest.approx(np.mean([0.4, 0.2, 0.6]))
     # Three trainings leave much open: about as much as Student's t does.
@@ -74,6 +74,58 @@ def test_models_told_apart_by_nothing_but_their_seed_are_one_kind() -> None:
 def test_a_seed_of_weights_or_training_tells_no_kinds_apart(key: str) -> None:
     table = pd.DataFrame(TRAININGS[:4]).rename(columns={"cell.seed": key})
     assert agreement(table)["runs"].tolist() == [4]
+
+
+def of_seeds(shares: dict[tuple[int, int], float]) -> dict[str, float]:
+    """What is agreed on by runs of these seeds of weights and of training."""
+    table = pd.DataFrame(
+        [
+            {"cell.transformer.seed": weights, "cell.training.seed": training} | row
+            for (weights, training), share in shares.items()
+            for row in verdict_rows(answer({"variance": (Word.USED, (share, 0.0, 1.0))}, 1.0))
+        ]
+    )
+    (found,) = agreement(table).to_dict("records")
+    return found
+
+
+def test_crossed_seeds_are_as_many_draws_as_the_fewer_of_them() -> None:
+    """Eight runs, whose share the seed of weights decides alone: they tell as much as two."""
+    found = of_seeds({(w, t): 0.2 + 0.2 * w for w in range(2) for t in range(4)})
+    assert (found["runs"], found["draws"]) == (8, 2)
+    low, high = stats.t.interval(0.95, 1, loc=0.3, scale=0.1)
+    bounds = [found["share_low"], found["share"], found["share_high"]]
+    assert bounds == pytest.approx([low, 0.3, high], rel=1e-6)
+
+
+def test_what_both_seeds_do_adds_up() -> None:
+    weights, training = np.array([0.2, 0.4, 0.5]), np.array([0.0, 0.1, 0.3])
+    found = of_seeds({(w, t): weights[w] + training[t] for w in range(3) for t in range(3)})
+    one, other = (of_seeds({(s, s): by[s] for s in range(3)}) for by in (weights, training))
+    assert found["draws"] == 3
+    for bound in ("share_low", "share_high"):
+        squares = sum((of["share"] - of[bound]) ** 2 for of in (one, other))
+        assert (found["share"] - found[bound]) ** 2 == pytest.approx(squares, rel=0.01)
+
+
+def test_seeds_that_vary_together_are_one_draw_each() -> None:
+    shares = [0.1, 0.5, 0.3, 0.2]
+    together = of_seeds({(seed, seed + 7): share for seed, share in enumerate(shares)})
+    assert (together["runs"], together["draws"]) == (4, 4)
+    of_weights = of_seeds({(seed, 0): share for seed, share in enumerate(shares)})
+    assert together == of_weights
+
+
+def test_trainings_of_one_models_weights_are_one_draw() -> None:
+    found = of_seeds({(0, 0): 0.2, (0, 1): 0.2, (1, 2): 0.4, (1, 3): 0.4})
+    assert found["draws"] == 2
+    low, high = stats.t.interval(0.95, 1, loc=0.3, scale=0.1)
+    assert [found["share_low"], found["share_high"]] == pytest.approx([low, high], rel=1e-6)
+    # Where only one of the two has shares, nothing is known of other weights.
+    found = of_seeds({(0, 0): 0.2, (0, 1): 0.3, (1, 2): np.nan, (1, 3): np.nan})
+    assert found["draws"] == 1
+    assert found["share"] == 0.25
+    assert np.isnan(found["share_low"])
 
 
 def test_a_trend_that_counts_in_one_run_is_a_trend_in_all() -> None:
