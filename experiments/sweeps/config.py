@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, no_type_check
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent
 
@@ -69,6 +70,12 @@ class SweepConfig:
         text = utf8_of(path, "the sweep", "give a YAML file")
         try:
             values = _read_yaml(text)
+        except DuplicateKeyError as error:  # which tells how to let both be
+            key, line = error.problem.split('"')[1], error.problem_mark.line + 1
+            raise UserError(
+                f"the sweep {str(path)!r} gives {key!r} twice, again in line {line}: leave one of "
+                "them out."
+            ) from error
         except (YAMLError, ValueError, RecursionError) as error:
             raise UserError(
                 f"the sweep {str(path)!r} is not valid YAML ({error}): mend that place."

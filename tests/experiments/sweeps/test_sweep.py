@@ -338,7 +338,10 @@ def test_malformed_sweeps_are_refused_or_read(values: dict[str, Any]) -> None:
         ("{experiment: compare", "not valid YAML"),
         ("experiment: train\nbase: &a {x: *a}\nlist: [{}]", r"the alias \*a is not allowed"),
         ("experiment: train\ngrid: {seed: &a [*a]}", r"the alias \*a is not allowed"),
-        ("experiment: train\ngrid: {seed: [0], seed: [1]}", r"duplicate key \"seed\""),
+        (
+            "experiment: train\ngrid:\n  seed: [0]\n  seed: [1]",
+            r"\.yaml' gives 'seed' twice, again in line 4: leave one of them out\.$",
+        ),
         ("", "holds no named values: give an experiment"),
     ],
 )
