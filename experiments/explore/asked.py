@@ -127,6 +127,8 @@ def said(errors: Sequence[Any]) -> str:
     """
     first = errors[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")[:100].replace("_", " ")
+    if first["type"] == "string_too_short":
+        return f"the {where} is empty: give some text."
     message = str(first["msg"])[:200]
     if not message[1:2].isupper():  # JSON stays JSON
         message = message[:1].lower() + message[1:]

@@ -13,6 +13,7 @@ from experiments.explore.live import live_labels
 from experiments.explore.one_pass import Pass
 from experiments.explore.playground import Playground
 from experiments.explore.reading import changed_pass, known, pass_of
+from nope_interp.errors import UserError
 from nope_interp.hooked_model import check_head
 from nope_interp.models.composition import adds_up, k_composition
 from nope_interp.positions.layers import rotary_frequencies
@@ -33,9 +34,9 @@ def head(playground: Playground, state: State) -> HeadAnswer:
         The answer.
 
     Raises:
-        UserError: for a head that the model lacks, and as `read`.
+        UserError: for no head, for one that the model lacks, and as `read`.
     """
-    layer, number = check_head(playground.model, state.layer, state.head)
+    layer, number = _looked_at(playground, state)
     ids = playground.tokens(state.prompt)
     before, after = pass_of(playground, ids), changed_pass(playground, state)
     finished = finished_labels(playground)
@@ -65,9 +66,9 @@ def feeds(playground: Playground, state: State) -> FeedsAnswer:
         The answer.
 
     Raises:
-        UserError: for a head that the model lacks, and as `read`.
+        UserError: for no head, for one that the model lacks, and as `read`.
     """
-    layer, number = check_head(playground.model, state.layer, state.head)
+    layer, number = _looked_at(playground, state)
     why, earlier = "", [one for one in playground.attending if one < layer]
     if not earlier:
         first = "The first layer has no earlier heads."
@@ -99,6 +100,12 @@ def feeds(playground: Playground, state: State) -> FeedsAnswer:
         chance=float(torch.quantile(scores.flatten(), _CHANCE)),
         why="",
     )
+
+
+def _looked_at(playground: Playground, state: State) -> tuple[int, int]:
+    if state.layer is None or state.head is None:
+        raise UserError("no head is looked at: give a layer and a head.")
+    return check_head(playground.model, state.layer, state.head)
 
 
 def _composition(

@@ -98,7 +98,16 @@ def test_where_nothing_composes_it_says_why(
     assert "post-norm" in feeds(embedded, state(**AT)).why
 
 
-@pytest.mark.parametrize("at", [{}, {"layer": 1}, {"layer": 4, "head": 0}, {"layer": 0, "head": 4}])
+@pytest.mark.parametrize("at", [{}, {"layer": 1}, {"head": 1}])
+def test_where_no_head_is_looked_at_it_is_asked_for(
+    embedded: Playground, at: dict[str, int]
+) -> None:
+    for answer in (head, feeds):
+        with pytest.raises(UserError, match="no head is looked at: give a layer and a head"):
+            answer(embedded, state(**at))
+
+
+@pytest.mark.parametrize("at", [{"layer": 4, "head": 0}, {"layer": 0, "head": 4}])
 def test_a_head_that_is_not_there_is_refused(embedded: Playground, at: dict[str, int]) -> None:
     for answer in (head, feeds):
         with pytest.raises(UserError, match=r"the model has no (layer|head)"):

@@ -275,6 +275,14 @@ def test_bodies_and_prompts_are_limited(page: Page) -> None:
     )  # type: ignore[dict-item]
 
 
+def test_what_is_left_out_is_said_with_what_to_give(page: Page) -> None:
+    for name in ("head", "feeds"):
+        for lacking in ({"prompt": PROMPT}, {"prompt": PROMPT, "layer": 1}):
+            told = sentence(page.post(name, lacking))
+            assert told == "no head is looked at: give a layer and a head."
+    assert sentence(page.post("read", {"prompt": ""})) == "the prompt is empty: give some text."
+
+
 @pytest.mark.parametrize(("token", "status"), [(TOKEN, 413), ("wrong", 403)])
 def test_who_is_refused_has_sent_everything_before_it_is_told(token: str, status: int) -> None:
     """Else it sees a broken connection in place of the sentence."""
