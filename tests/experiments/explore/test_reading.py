@@ -52,6 +52,12 @@ def test_a_prompt_is_read_as_the_model_reads_it(playground: Playground) -> None:
     assert found.after is found.difference is None
 
 
+def test_a_special_token_that_is_typed_is_read_as_this_token(llama: Playground) -> None:
+    begin = int(llama.tokens("a")[0, 0])
+    a, b = (int(llama.tokens(letter)[0, 1]) for letter in "ab")
+    assert llama.tokens("a<bos>b")[0].tolist() == [begin, a, begin, b]
+
+
 def test_thumbnails_hold_the_greatest_weight_of_each_cell(playground: Playground) -> None:
     long, short = read(playground, state()), read(playground, state("It is so"))
     for layer, pattern in enumerate(patterns(playground)):
