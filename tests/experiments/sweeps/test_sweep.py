@@ -145,7 +145,7 @@ def test_a_cell_lies_over_the_base_and_its_own_words_win() -> None:
 
 
 def test_a_sweep_is_asked_in_the_command_lines_words() -> None:
-    base = {"positions": "rotary", "steps": 5, "sequences": 60, "training.steps": 7}
+    base = {"positions": "rotary", "steps": 7, "sequences": 60, "seed": 5, "training.seed": 6}
     values = {"experiment": "compare", "base": base, "grid": {"init": ["uniform", "normal"]}}
     first, second = (cell.config for cell in SweepConfig.from_dict(values).cells)
     assert isinstance(first, CompareConfig)
@@ -153,6 +153,9 @@ def test_a_sweep_is_asked_in_the_command_lines_words() -> None:
     assert (first.transformer.init, second.transformer.init) == ("uniform", "normal")
     assert (first.transformer.positions, first.training.steps) == ("rotary", 7)
     assert (first.n_fit, first.n_held_out) == (40, 20)
+    assert (first.seed, first.transformer.seed, first.training.seed) == (5, 5, 6)
+    with pytest.raises(UserError, match=r"steps is 7, but training\.steps is 8: leave one out"):
+        SweepConfig.from_dict({**values, "base": {**base, "training.steps": 8}})
 
 
 def test_a_cells_positions_lie_over_the_bases() -> None:
