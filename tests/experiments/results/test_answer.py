@@ -242,7 +242,11 @@ def test_tables_for_a_terminal_have_at_most_fifteen_lines(causal_report: ReportD
     )
     claims = pd.DataFrame(
         [
-            {"claim": f"probe-small-vocabulary-{i}"[:22], "status": "not testable here"}
+            {
+                "claim": f"probe-small-vocabulary-{i}"[:22],
+                "status": "not testable here",
+                "too_small": False,
+            }
             | {"test": "reproduced where the 95% interval lies from -0.02 to 0.02"}
             | {"value": 1.11e-8, "ci_low": -3.33e-8, "ci_high": 6.62e-8}
             for i in range(14)
