@@ -6,7 +6,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import binomtest
 
 from experiments.results.measured import Measured
 from nope_interp.errors import UserError
@@ -112,6 +111,8 @@ def share(count: int, n: int) -> Measured:
     Returns:
         The share; NaN of none.
     """
+    from scipy.stats import binomtest  # most of a second, which few processes need
+
     if not n:
         return Measured(np.nan, np.nan, np.nan, 0)
     interval = binomtest(count, n).proportion_ci(method="wilson")
