@@ -31,7 +31,7 @@ def digest_of_method(name: str, own: FunctionType) -> str:
         names count.
 
     Raises:
-        UserError: for a value that nothing tells from others, such as a lock.
+        UserError: for a value whose content cannot be compared between runs, such as a lock.
     """
     told: list[Any] = []
     for function in _decorated(own):
@@ -52,8 +52,8 @@ def _digest_of(name: str, key: str, value: Any) -> str:
         return _digest(value)
     except Exception as error:  # whatever values raise that cannot be written out
         raise UserError(
-            f"the method {name!r} reads {key!r}, a {type(value).__name__}, which nothing tells from"
-            " others: make it within the method, or pass on numbers, text or arrays."
+            f"the method {name!r} reads {key!r}, a {type(value).__name__}, whose content cannot be"
+            " compared between runs: make it within the method, or pass on numbers, text or arrays."
         ) from error
 
 
@@ -72,6 +72,7 @@ class _Writer(pickle.Pickler):
 
     def __init__(self, file: io.BytesIO, protocol: int) -> None:
         super().__init__(file, protocol)
+        self.fast = True  # what is equal is written alike, one object twice or two
         self._functions: list[Any] = []
 
     def persistent_id(self, value: Any) -> Any:

@@ -77,9 +77,9 @@ def _said_by(name: str, own: Callable[..., Any], planted: Any, *given: Any) -> A
     except Exception as error:
         *places, seed = given
         place = places[0] if places else None
-        at = "the whole stream" if place is None else f"layer {place.layer}, {place.hook}"
+        at = "in the whole stream" if place is None else f"at layer {place.layer}, {place.hook}"
         raise UserError(
-            f"the method {name!r} fails on {planted.kind!r}, seed {seed}, at {at} "
+            f"the method {name!r} fails on {planted.kind!r}, seed {seed}, {at} "
             f"({shown(error, _LONGEST_SHOWN)}): mend it."
         ) from error
 
@@ -98,7 +98,7 @@ def of_yours(names: Iterable[str]) -> dict[str, str]:
 
     Raises:
         UserError: for what is no plain function, for one that takes something else, and for one
-            that reads what nothing tells from others.
+            that reads what cannot be compared between runs.
     """
     told = {
         name: "".join(

@@ -77,8 +77,8 @@ def _summary() -> Iterator[str]:
     if small:
         yield ""
         yield (
-            f"Reproduced, but surely by less than would matter: {', '.join(small)}. The test asks "
-            "for the sign alone."
+            f"Within their bounds, but surely by less than would matter: {', '.join(small)}. These "
+            "tests ask for the sign alone."
         )
 
 
@@ -144,11 +144,11 @@ def _came_out(outcome: Outcome) -> str:
     found = outcome.found
     if math.isnan(found.value):
         return outcome.verdict
-    if outcome.visible == 0:
-        return f"{outcome.verdict}; {found.value:.3g}, without spread"
-    interval = with_interval(found.value, found.ci_low, found.ci_high)
     alone = outcome.by_bounds
     beside = "" if alone == outcome.verdict else f", by its bounds alone {alone}"
+    if outcome.visible == 0:
+        return f"{outcome.said}{beside}; {found.value:.3g}, without spread"
+    interval = with_interval(found.value, found.ci_low, found.ci_high)
     return f"{outcome.said}{beside}; {interval}, over {found.n} {outcome.claim.over}"
 
 

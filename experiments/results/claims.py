@@ -232,11 +232,11 @@ class Outcome:
 
     @property
     def too_small(self) -> bool:
-        """Whether it is reproduced, and lies surely nearer to its one bound than would matter."""
+        """Whether it lies within its one bound, and surely nearer to that than would matter."""
         claim, found = self.claim, self.found
         one_bound = math.isinf(claim.low) != math.isinf(claim.high)
         beyond = min(found.ci_high - claim.low, claim.high - found.ci_low)
-        return self.verdict.startswith("reproduced") and one_bound and beyond < claim.matters
+        return self.by_bounds.startswith("reproduced") and one_bound and beyond < claim.matters
 
     @property
     def said(self) -> str:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from experiments.papers.answering import by_task, enough
 from experiments.papers.kazemnejad2023.counter import (
     LEAST_R2,
+    LEAST_R2_OF_M,
     LEAST_READ,
     best_head,
     examples_of,
@@ -16,11 +17,15 @@ from experiments.papers.kazemnejad2023.counter import (
     no_shift,
     scaled_share,
 )
-from experiments.papers.kazemnejad2023.first_tokens import counted, n_shared, n_unread
+from experiments.papers.kazemnejad2023.first_tokens import (
+    FIRST,
+    counted,
+    n_shared,
+    n_unread,
+)
 from experiments.papers.kazemnejad2023.presets import Nope, Preset
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
-from experiments.results.measurements import RANDOM_INIT
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask
 
@@ -60,7 +65,7 @@ def counting(model: HookedTransformer, task: AnswerTask, n: int, seed: int) -> d
     (layer, _), share = best_head(found)
     site = found["position/site"]
     numbers = (
-        found["r2"].max(),
+        found["r2"][FIRST],
         scaled_share(found),
         share.value,
         found["position/r2"][site],
@@ -79,15 +84,15 @@ def counting_findings(preset: Preset, nope: Nope, learned: Bool[Array, "seed tas
         return np.stack([nope[task][f"{of}counting/{name}"] for task in preset.tasks], axis=1)
 
     setting = f"first tokens weighed twice in {preset.n_read} examples of each training length"
-    counts, inverts = (learned & (each(name) >= LEAST_R2) for name in ("r2", "position/r2"))
+    counts = learned & (each("r2") >= LEAST_R2)
+    inverts = learned & (each("position/r2") >= LEAST_R2_OF_M)
     claims, figures = {}, []
     if enough(counts):
         shares = {
-            f"{part}, {model}": by_task(each(name, of), counts)
+            part: by_task(each(name), counts)
             for name, part in (("all", "all heads"), ("head", "one head"))
-            for model, of in (("trained", ""), (RANDOM_INIT, "untrained/"))
         }
-        claims["counter-head-tasks"] = over_seeds(shares["one head, trained"])
+        claims["counter-head-tasks"] = over_seeds(shares["one head"])
         tasks = tuple(preset.tasks[t] for t in np.flatnonzero(counts.any(axis=0)))
         figures.append(_drawn(tasks, shares))
     if enough(inverts):
@@ -99,7 +104,7 @@ def counting_findings(preset: Preset, nope: Nope, learned: Bool[Array, "seed tas
         setting,
         (
             *_on_models(learned, each("r2")),
-            *_on_heads(counts, each("head"), each("head", "untrained/"), each("all")),
+            *_on_heads(counts, each),
             *_on_inversion(inverts, each, counts & (each("head") >= _HALF)),
         ),
     )
@@ -114,14 +119,17 @@ def _on_models(learned: Bool[Array, "seed task"], r2: Each) -> Iterator[str]:
     )
 
 
-def _on_heads(
-    counts: Bool[Array, "seed task"], head: Each, untrained: Each, every: Each
-) -> Iterator[str]:
+def _on_heads(counts: Bool[Array, "seed task"], each: Callable[..., Each]) -> Iterator[str]:
+    head, every = each("head"), each("all")
+    readable = counts & (each("r2", "untrained/") >= LEAST_R2)
+    of_random = each("head", "untrained/")[readable]
+    beside = f", where the best head has {of_random.mean():.2f}" if readable.any() else ""
     if counts.any():
         yield (
             f"In {(head[counts] >= _HALF).sum()} of {counts.sum()} models one head has half of a "
-            f"counter's shift or more. The mean is {head[counts].mean():.2f}, with random weights "
-            f"{untrained[counts].mean():.2f}. All heads together have {every[counts].mean():.2f}."
+            f"counter's shift or more. The mean is {head[counts].mean():.2f}. All heads together "
+            f"have {every[counts].mean():.2f}. With random weights 1/m is read as well in "
+            f"{readable.sum()} of them{beside}."
         )
 
 
@@ -133,6 +141,7 @@ def _on_inversion(
     if not inverts.any():
         return
     inverted, untrained = each("inverted"), each("inverted", "untrained/")
+    readable = inverts & (each("position/r2", "untrained/") >= LEAST_R2_OF_M)
     passed = inverts & (inverted >= _HALF)
     both = passed & one_head & (each("in order") == 1)
 
@@ -141,14 +150,13 @@ def _on_inversion(
 
     yield (
         f"In {passed.sum()} of {inverts.sum()} models the reading of m shifts as an inverted count "
-        f"(R² at least {_HALF:g}), with random weights in "
-        f"{(inverts & (untrained >= _HALF)).sum()}. Such a head, in no later layer, is also in "
-        f"{both.sum()} of them."
+        f"(R² at least {_HALF:g}). Such a head, in no later layer, is also in {both.sum()} of "
+        f"them. With random weights m is read as well in {readable.sum()}, and inverted in "
+        f"{(readable & (untrained >= _HALF)).sum()}."
     )
     yield (
         f"The median R² of an inverted count is {median(inverted)}. Before the MLP it is "
-        f"{median(each('before'))}, with random weights {median(untrained)}, "
-        f"and where nothing shifts {median(each('no shift'))}."
+        f"{median(each('before'))}, and where nothing shifts {median(each('no shift'))}."
     )
 
 
@@ -164,7 +172,7 @@ def _drawn(tasks: tuple[str, ...], shares: Mapping[str, Float[Array, " task"]]) 
 
     How far the reading of 1/m shifts where the first tokens weigh twice as much. They do in all
     heads, or in the one that shifts it most. Of a model of Theorem 1 both are 1. Means over models
-    that learned; with random weights, over the models that these began as.
+    that learned, and whose 1/m is read well.
     """
     at = np.arange(float(len(tasks)))
     measured = {name: share[None] for name, share in shares.items()}

@@ -6,7 +6,7 @@ times as much, what reads 1/m reads c / (m - k + kc). Where k others are changed
 reads 1 / (m - k + kc). The difference is (c - 1) / (m - k + kc); a pool of all tokens treats both
 alike, and has 0. An MLP that inverts the reading writes (m - k + kc) / c and m - k + kc.
 
-A reading that content disturbs rises by less than one where 1/m rises by one: ridge regression
+A reading that content disturbs rises by less than one where 1/m rises by one: least squares
 shrinks it. So shifts are divided by its slope on what it reads in intact sequences.
 """
 
@@ -32,6 +32,9 @@ from probes.moments import LinearMoments
 
 _ALPHA = 1.0  # of the ridge regressions, on standardised features
 _UNREAD = 8  # at least so many first tokens are not read: there 1/m is far from linear in m
+# Among the sites, in order of depth: where Theorem 1 reads 1/m. Later it is read through MLPs, too,
+# whose units need not follow a weight that is doubled.
+FIRST = 0
 # What is read, in the order of the fits' columns: 1/m, the same permuted, and m.
 _INVERSE, _PERMUTED, _POSITION = range(3)
 
@@ -262,25 +265,25 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
         site is which. `r2` [site] says how well 1/m is read of the intact sequences, and `slope`
         how steeply, by which shifts of the reading are divided. By change `share/...`, of each
         sequence the shift as a share of the predicted one, [sequence site reading], the second
-        reading being fitted to permuted positions; and `shift/...`, the shift itself of the longest
-        sequences, at the site where 1/m is read best, [sequence pos]. `alone` [token] is what
-        scaling the first and the second token alone shifts there, as a share of what a counter of
-        that token alone predicts. `heads` [sequence layer head] is the share where one head alone
-        is scaled. `position/...` is what `_inverted` finds.
+        reading being fitted to permuted positions, over the first one's slope; and `shift/...`, the
+        shift itself of the longest sequences, at `FIRST`, [sequence pos]. `alone` [token] is
+        what scaling the first and the second token alone shifts there, as a share of what a counter
+        of that token alone predicts. `heads` [sequence layer head] is the share where one head
+        alone is scaled. `position/...` is what `_inverted` finds.
     """
     reader = Reader(model, fit, seed)
     read = reader.long_enough(read)
     longest, (r2, slope) = read[-1], reader.intact(read, _INVERSE)
-    best = int(r2.argmax())
+    after_mlp = np.array([hook == "resid_post" for _, hook in reader.sites])
     found = {
         "k": np.array(reader.k),
         "m": reader.seen(longest),
         "layer": np.array([layer for layer, _ in reader.sites]),
-        "after_mlp": np.array([hook == "resid_post" for _, hook in reader.sites]),
+        "after_mlp": after_mlp,
         "r2": r2,
         "slope": slope,
-        "alone": reader.alone(longest, best) / slope[best],
-        "heads": np.concatenate([reader.by_head(tokens, best) for tokens in read]) / slope[best],
+        "alone": reader.alone(longest, FIRST) / slope[FIRST],
+        "heads": np.concatenate([reader.by_head(tokens, FIRST) for tokens in read]) / slope[FIRST],
     }
     shifts = {name: [reader.shift(n, change) for n in read] for name, change in CHANGES.items()}
     for name, change in CHANGES.items():
@@ -288,9 +291,9 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
         of_inverse = (shift[..., : _PERMUTED + 1] / slope[:, None] for shift in shifts[name])
         found |= {
             f"share/{name}": np.concatenate(list(map(_share, of_inverse, expected))),
-            f"shift/{name}": shifts[name][-1][:, :, best, _INVERSE] / slope[best],
+            f"shift/{name}": shifts[name][-1][:, :, FIRST, _INVERSE] / slope[FIRST],
         }
-    inverted = _inverted(reader, read, shifts["scaled"][-1][..., _POSITION], found["after_mlp"])
+    inverted = _inverted(reader, read, shifts["scaled"][-1][..., _POSITION], after_mlp)
     return found | {f"position/{name}": array for name, array in inverted.items()}
 
 

@@ -167,7 +167,7 @@ def test_a_method_that_fails_on_text_says_on_what(
         raise IndexError
 
     monkeypatch.setitem(ON_TEXT, "truth", fails)
-    with pytest.raises(UserError, match="'truth' fails on 'distance', seed 3, at the whole stream"):
+    with pytest.raises(UserError, match="'truth' fails on 'distance', seed 3, in the whole stream"):
         judge_methods(
             seeds=1,
             seed=3,
@@ -304,7 +304,7 @@ def test_a_method_is_told_alike_in_another_process(tmp_path: Path) -> None:
 
 def test_a_method_that_reads_what_nothing_tells_is_refused() -> None:
     lock = threading.Lock()
-    with pytest.raises(UserError, match="'mine' reads 'lock', a lock, which nothing tells from"):
+    with pytest.raises(UserError, match="'mine' reads 'lock', a lock, whose content cannot"):
         told(lambda planted, place, seed: lock)
 
 

@@ -130,26 +130,26 @@ def test_an_inverted_count_is_told_from_one_that_is_not() -> None:
     assert inversion(found | {"position/shift": even}).value == pytest.approx(0)
 
 
-@pytest.mark.parametrize(("strength", "most"), [(0.6, 0.95), (1.0, 0.9)])
-def test_a_counter_that_content_disturbs_is_a_counter(strength: float, most: float) -> None:
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_a_counter_that_content_disturbs_is_a_counter(seed: int) -> None:
     """Its readings are shrunk, and so are their shifts; by as much as their slopes."""
     model = theorem((1.0, 0.0), inverts=True)
-    content = torch.randn(12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    content = torch.randn(12, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     content[BEGINS] = 0
     with torch.no_grad():
         attention = model.blocks[0].attn
         attention.W_Q[0].zero_()
         attention.W_K[0].zero_()
         # Every query asks for the same component, which holds so much of each token's content.
-        model.W_E[:, CONTENT] = strength * content
+        model.W_E[:, CONTENT] = content * (0.6, 0.8, 1.0)[seed % 3]
         attention.W_Q[0, 0, 0] = 1.0
         attention.W_K[0, CONTENT, 0] = 1 / counting_config(LENGTH + 2, 12).attention_scale
     found = counted(model, [sequences(128, 0)], [sequences(64, 1)], 0)
-    best = found["r2"].argmax()
-    assert LEAST_R2 < found["r2"][best] < most
-    assert found["share/scaled"][:, best, 0].mean() == pytest.approx(1, abs=0.05)
-    assert found["heads"].mean(axis=0)[0, 0] == pytest.approx(1, abs=0.05)
-    assert inversion(found).value > 0.95
+    claims = _claims_of_given(found)
+    assert found["r2"][0] < 0.99
+    assert all(claim.value > 0.8 for claim in claims.values()), claims
+    if found["r2"][0] >= LEAST_R2:
+        assert {"given", "given-head"} <= set(claims)
 
 
 def test_what_is_hardly_read_is_not_claimed() -> None:
@@ -159,7 +159,7 @@ def test_what_is_hardly_read_is_not_claimed() -> None:
     assert claims["given"].value == pytest.approx(1, abs=0.05)
     unread = found | {"r2": np.full_like(found["r2"], 0.69)}
     assert set(_claims_of_given(unread)) == {"given-inverted"}
-    unread |= {"position/r2": np.full_like(found["r2"], 0.69)}
+    unread |= {"position/r2": np.full_like(found["r2"], 0.89)}
     assert not _claims_of_given(unread)
 
 
@@ -225,7 +225,8 @@ def test_a_given_model_is_read_on_its_own_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counter, "_SPLITS", (("fit", 32), ("held_out", 16)))
-    monkeypatch.setattr(counter, "LEAST_R2", -np.inf)  # weights are random, and tell m badly
+    for least in ("LEAST_R2", "LEAST_R2_OF_M"):  # weights are random, and tell m badly
+        monkeypatch.setattr(counter, least, -np.inf)
     config = TransformerConfig(n_layers=1, d_model=16, n_heads=2, d_vocab=110, n_ctx=32)
     path = tmp_path / "model.safetensors"
     save_model(HookedTransformer(config), path, task="copy-cmc", lengths=(2, 8))

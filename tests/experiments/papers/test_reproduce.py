@@ -112,6 +112,7 @@ LESS: dict[str, list[tuple[ModuleType, str, Any]]] = {
     "kazemnejad2023": [
         (counter, "_SPLITS", (("fit", 32), ("held_out", 16))),
         (counter, "LEAST_R2", -np.inf),  # too few tokens to read 1/m well
+        (counter, "LEAST_R2_OF_M", -np.inf),
     ],
     "barbero2024": [
         (barbero2024, "_HELD_OUT", 64),
