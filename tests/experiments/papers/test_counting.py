@@ -82,7 +82,7 @@ def test_claims_are_of_models_that_learned_and_that_can_be_read() -> None:
     # The last model of each task has its MLP before its head.
     assert both.startswith("In 7 of 7 models")
     assert "is also in 2 of them. " in both
-    assert "count is 0.80. Before the MLP it is -3.00, with random weights 0.25" in inverted
+    assert "count is 0.80. Before the MLP it is -3.00, and where" in inverted
     assert inverted.endswith("where nothing shifts -7.00.")
 
 
