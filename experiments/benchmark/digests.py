@@ -5,7 +5,7 @@ import hashlib
 import inspect
 import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -33,18 +33,9 @@ def digest_of_method(name: str, own: FunctionType) -> str:
     Raises:
         UserError: for a value whose content cannot be compared between runs, such as a lock.
     """
-    told: list[Any] = []
-    for function in _decorated(own):
-        told.append(_source(function))
-        told += [(key, _digest_of(name, key, value)) for key, value in _read(function).items()]
-    return _digest(told)[:16]
-
-
-def _decorated(function: Callable[..., Any]) -> Iterator[Any]:
-    """The function, and what was decorated to make it."""
-    yield function
-    if hasattr(function, "__wrapped__"):
-        yield from _decorated(function.__wrapped__)
+    # What a decorator wraps is closed over, and read with the rest.
+    read = [(key, _digest_of(name, key, value)) for key, value in _read(own).items()]
+    return _digest([_source(own), *read])[:16]
 
 
 def _digest_of(name: str, key: str, value: Any) -> str:
