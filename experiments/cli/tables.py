@@ -12,7 +12,7 @@ from rich.text import Text
 from experiments.papers.listing import RECORDED
 from experiments.results.answer import Answer, Reading
 from experiments.results.benchmark import MISSED, OUTCOMES, told
-from experiments.results.claims import AFTER, BEFORE, PILOTS, SETTING_LATER
+from experiments.results.claims import AFTER, BEFORE, PILOTS, SETTING_LATER, TOO_LITTLE
 from experiments.results.intervals import Interval, with_interval
 from experiments.results.measurements import LOSS
 from experiments.results.percent import percent
@@ -178,7 +178,7 @@ def of_claims(claims: pd.DataFrame) -> Table:
     rows = [
         [
             str(row["claim"]),
-            _worded(str(row["status"])) + (", too little to matter" if row["too_small"] else ""),
+            _worded(str(row["status"])) + (f", {TOO_LITTLE}" if row["too_small"] else ""),
             "–" if pd.isna(row["value"]) else _number(row),
             str(row["test"]).rpartition("lies ")[2],
         ]

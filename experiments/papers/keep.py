@@ -19,7 +19,7 @@ def record(folder: Path | str, beside: bool = False) -> Path:
 
     Args:
         folder: where the run was kept.
-        beside: keep it beside the run that is kept, for the claims that both measured.
+        beside: keep it beside the run that is kept, for the claims that it measured.
 
     Returns:
         The file written.

@@ -9,7 +9,7 @@ import pandas as pd
 
 from experiments.report.encode import number, numbers
 from experiments.report.shell import COLUMN_TITLES, PLOTLY, fill, measurements_table, page_script
-from experiments.results.claims import Claim, Outcome, Paper
+from experiments.results.claims import TOO_LITTLE, Claim, Outcome, Paper
 from experiments.results.findings import Figure, Series
 
 
@@ -126,7 +126,7 @@ def _outcome(outcome: Outcome, figures: Sequence[Figure]) -> dict[str, Any]:
         "difference": number(outcome.difference),
         "sees": number(outcome.visible),
         "matters": number(claim.effect),
-        "too_small": outcome.too_small,
+        "too_small": TOO_LITTLE if outcome.too_small else "",
         "size_needed": outcome.size_needed,
         "by_bounds": outcome.by_bounds,
         "marks": marks_of(outcome),

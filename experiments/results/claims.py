@@ -43,6 +43,8 @@ _SMALL: dict[Verdict, Verdict] = {
     "contradicted": "contradicted small",
 }
 SIZES = ("width", "length", "depth", "training")
+# Said of what lies within its bound by less than would matter.
+TOO_LITTLE = "too little to matter"
 # From fewer units a spread is too uncertain to say how many would do: of three, by a factor of ten.
 _FEWEST = 5
 
@@ -241,7 +243,7 @@ class Outcome:
     @property
     def said(self) -> str:
         """The verdict, and whether what was found is too small to matter."""
-        return f"{self.verdict}, too little to matter" if self.too_small else self.verdict
+        return f"{self.verdict}, {TOO_LITTLE}" if self.too_small else self.verdict
 
     @property
     def size_needed(self) -> str:

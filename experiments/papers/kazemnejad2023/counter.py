@@ -12,7 +12,7 @@ from jaxtyping import Float
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.kazemnejad2023.first_tokens import (
     CHANGES,
-    FIRST,
+    FIRST_SITE,
     counted,
     n_shared,
     n_unread,
@@ -137,17 +137,21 @@ def _loaded(config: ReproduceConfig, device: str) -> ModelVariant:
 
 
 def _reads_well(found: Found) -> bool:
-    return bool(found["r2"][FIRST] >= LEAST_R2)
+    return bool(found["r2"][FIRST_SITE] >= LEAST_R2)
+
+
+def _reads_m_well(found: Found) -> bool:
+    return bool(found["position/r2"][found["position/site"]] >= LEAST_R2_OF_M)
 
 
 def _claims(found: Found) -> dict[str, Measured]:
     """By what is claimed; without what the readings tell too badly."""
     claims = {}
     if _reads_well(found):
-        shares = {name: found[f"share/{name}"][:, FIRST, 0] for name in CHANGES}
+        shares = {name: found[f"share/{name}"][:, FIRST_SITE, 0] for name in CHANGES}
         claims = {name: over_seeds(share) for name, share in shares.items()}
         claims["head"] = best_head(found)[1]
-    if found["position/r2"][found["position/site"]] >= LEAST_R2_OF_M:
+    if _reads_m_well(found):
         claims["inverted"] = inversion(found)
     return claims
 
@@ -195,22 +199,33 @@ def best_head(found: Found) -> tuple[tuple[int, int], Measured]:
 
 def _told(name: str, found: Found) -> Iterator[str]:
     random = _untrained(found)
-    site = int(found["position/site"])
-    (layer, head), share = best_head(found)
-    chance = max(abs(found[f"share/{change}"][:, FIRST, 1].mean()) for change in CHANGES)
+    r2, of_random = (of["r2"][FIRST_SITE] for of in (found, random))
     yield (
-        f"In {name} 1/m is read {_place(found, FIRST)}, with an R² of {found['r2'][FIRST]:.2f} "
-        f"(random weights of the same shape: {random['r2'][FIRST]:.2f})."
+        f"In {name} 1/m is read {_place(found, FIRST_SITE)}, with an R² of {r2:.2f} (random "
+        f"weights of the same shape: {of_random:.2f}). Below {LEAST_R2} it is not judged."
     )
-    of_random, best_of_random = (
-        (f"{scaled_share(random):.2f}", f"{best_head(random)[1].value:.2f}")
-        if _reads_well(random)
-        else ("read too weakly to judge",) * 2
+    if _reads_well(found):
+        yield from _told_of_shares(name, found, random)
+    site = int(found["position/site"])
+    yield (
+        f"In {name} m is read best {_place(found, site)}, with an R² of "
+        f"{found['position/r2'][site]:.2f} (random weights: {random['position/r2'].max():.2f}). "
+        f"Below {LEAST_R2_OF_M} it is not judged."
     )
+    if _reads_m_well(found):
+        yield from _told_of_inversion(name, found, random)
+
+
+def _told_of_shares(name: str, found: Found, random: Found) -> Iterator[str]:
+    (layer, head), share = best_head(found)
+    chance = max(abs(found[f"share/{change}"][:, FIRST_SITE, 1].mean()) for change in CHANGES)
+    told = of_best = "Random weights are not judged."
+    if _reads_well(random):
+        told = f"In random weights it is {scaled_share(random):.2f}."
+        of_best = f"In random weights the best head has {best_head(random)[1].value:.2f}."
     yield (
         f"{name}: with the first tokens scaled, the reading shifts by {scaled_share(found):.2f} of "
-        f"what a counter predicts. In random weights it is {of_random}. Shifts are "
-        "divided by the reading's slope on 1/m."
+        f"what a counter predicts. {told} Shifts are divided by the reading's slope on 1/m."
     )
     yield (
         f"{name}: first tokens that all sequences share: {found['k']}. Fitted to permuted "
@@ -220,17 +235,20 @@ def _told(name: str, found: Found) -> Iterator[str]:
     )
     yield (
         f"In {name} the head that counts most is L{layer}H{head}, with a share of "
-        f"{share.value:.2f}. In random weights that of the best head is {best_of_random}."
+        f"{share.value:.2f}. {of_best}"
     )
-    inverted, untrained = inversion(found), inversion(random)
-    yield (
-        f"In {name} m is read best {_place(found, site)}, with an R² of "
-        f"{found['position/r2'][site]:.2f} (random weights: {random['position/r2'].max():.2f})."
+
+
+def _told_of_inversion(name: str, found: Found, random: Found) -> Iterator[str]:
+    inverted = inversion(found)
+    of_random = (
+        f"Random weights have {inversion(random).value:.2f}."
+        if _reads_m_well(random)
+        else "Random weights are not judged."
     )
     yield (
         f"{name}: an inverted count predicts how that reading shifts with an R² of "
-        f"{inverted.value:.2f}. No shift at all would have {no_shift(found):.2f}. Random weights "
-        f"have {untrained.value:.2f}."
+        f"{inverted.value:.2f}. No shift at all would have {no_shift(found):.2f}. {of_random}"
     )
     if "position/before" in found:
         before = inversion(found, "before").value
@@ -239,7 +257,7 @@ def _told(name: str, found: Found) -> Iterator[str]:
 
 def scaled_share(found: Found) -> float:
     """The share of a counter's shift where the first tokens are scaled."""
-    return float(found["share/scaled"][:, FIRST, 0].mean())
+    return float(found["share/scaled"][:, FIRST_SITE, 0].mean())
 
 
 def _place(found: Found, site: int) -> str:

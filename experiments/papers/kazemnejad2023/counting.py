@@ -18,7 +18,7 @@ from experiments.papers.kazemnejad2023.counter import (
     scaled_share,
 )
 from experiments.papers.kazemnejad2023.first_tokens import (
-    FIRST,
+    FIRST_SITE,
     counted,
     n_shared,
     n_unread,
@@ -65,7 +65,7 @@ def counting(model: HookedTransformer, task: AnswerTask, n: int, seed: int) -> d
     (layer, _), share = best_head(found)
     site = found["position/site"]
     numbers = (
-        found["r2"][FIRST],
+        found["r2"][FIRST_SITE],
         scaled_share(found),
         share.value,
         found["position/r2"][site],

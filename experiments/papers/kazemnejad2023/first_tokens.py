@@ -34,7 +34,7 @@ _ALPHA = 1.0  # of the ridge regressions, on standardised features
 _UNREAD = 8  # at least so many first tokens are not read: there 1/m is far from linear in m
 # Among the sites, in order of depth: where Theorem 1 reads 1/m. Later it is read through MLPs, too,
 # whose units need not follow a weight that is doubled.
-FIRST = 0
+FIRST_SITE = 0
 # What is read, in the order of the fits' columns: 1/m, the same permuted, and m.
 _INVERSE, _PERMUTED, _POSITION = range(3)
 
@@ -266,7 +266,7 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
         how steeply, by which shifts of the reading are divided. By change `share/...`, of each
         sequence the shift as a share of the predicted one, [sequence site reading], the second
         reading being fitted to permuted positions, over the first one's slope; and `shift/...`, the
-        shift itself of the longest sequences, at `FIRST`, [sequence pos]. `alone` [token] is
+        shift itself of the longest sequences, at `FIRST_SITE`, [sequence pos]. `alone` [token] is
         what scaling the first and the second token alone shifts there, as a share of what a counter
         of that token alone predicts. `heads` [sequence layer head] is the share where one head
         alone is scaled. `position/...` is what `_inverted` finds.
@@ -282,8 +282,9 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
         "after_mlp": after_mlp,
         "r2": r2,
         "slope": slope,
-        "alone": reader.alone(longest, FIRST) / slope[FIRST],
-        "heads": np.concatenate([reader.by_head(tokens, FIRST) for tokens in read]) / slope[FIRST],
+        "alone": reader.alone(longest, FIRST_SITE) / slope[FIRST_SITE],
+        "heads": np.concatenate([reader.by_head(tokens, FIRST_SITE) for tokens in read])
+        / slope[FIRST_SITE],
     }
     shifts = {name: [reader.shift(n, change) for n in read] for name, change in CHANGES.items()}
     for name, change in CHANGES.items():
@@ -291,7 +292,7 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
         of_inverse = (shift[..., : _PERMUTED + 1] / slope[:, None] for shift in shifts[name])
         found |= {
             f"share/{name}": np.concatenate(list(map(_share, of_inverse, expected))),
-            f"shift/{name}": shifts[name][-1][:, :, FIRST, _INVERSE] / slope[FIRST],
+            f"shift/{name}": shifts[name][-1][:, :, FIRST_SITE, _INVERSE] / slope[FIRST_SITE],
         }
     inverted = _inverted(reader, read, shifts["scaled"][-1][..., _POSITION], after_mlp)
     return found | {f"position/{name}": array for name, array in inverted.items()}
