@@ -61,9 +61,10 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     if config.preset is None:
         return found
     preset = PRESETS[config.preset]
-    return found.and_of(length_findings(config, preset, cells, device)).and_of(
-        scratchpad_findings(config, preset.scratchpads, cells, device)
-    )
+    found = found.and_of(length_findings(config, preset, cells, device))
+    if preset.scratchpads is None:
+        return found
+    return found.and_of(scratchpad_findings(config, preset.scratchpads, cells, device))
 
 
 def _tokens(length: int, seed: int) -> Tensor:

@@ -38,18 +38,48 @@ _UNSUITED = [list(ENCODINGS).index(name) for name in ("ALiBi", "RoPE", "sinusoid
 
 
 def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, device: str) -> Findings:
-    """Trains and scores every run of the preset, and ranks the encodings."""
+    """Trains and scores every run of the preset; ranks the encodings, where all are trained."""
     steps = config.scaled("training", preset.sizes.steps)
     seeds = [seed + 1 for seed in config.seeds]  # sizes were chosen by pilot runs with seed 0
     runs = cells.side_by_side(
         {
-            (task, name): partial(trained_and_read, preset, task, positions, steps, device)
+            (task, name): partial(trained_and_read, preset, task, ENCODINGS[name], steps, device)
             for task in preset.trained
-            for name, positions in ENCODINGS.items()
+            for name in preset.encodings
         },
         seeds,
         title=", ".join,
     )
+    alone = len(preset.encodings) < len(ENCODINGS)
+    setting = (
+        f"{len(seeds)} models for each of {len(preset.trained)} tasks and "
+        f"{preset.encodings[0] if alone else f'{len(ENCODINGS)} encodings'}, {steps} steps on "
+        f"{preset.lengths_said}"
+    )
+    if alone:
+        trained = Findings({}, (_curves(preset, runs),), setting, (_learned_note(runs),))
+        return trained.and_of(_nope_findings(preset, runs))
+    compared = _compared(preset, runs, setting, published=CAPTION if sizes_match(config) else "")
+    return compared.and_of(_nope_findings(preset, runs))
+
+
+def _nope_findings(preset: Preset, runs: Runs) -> Findings:
+    """What is asked of NoPE alone."""
+    nope = {task: runs[task, "NoPE"] for task in preset.tasks}
+    within = [cell["within"].mean(axis=1) for cell in nope.values()]
+    learned = np.stack(within, axis=1) >= LEARNED
+    return scaling_findings(preset, nope, learned).and_of(counting_findings(preset, nope, learned))
+
+
+def _learned_note(runs: Runs) -> str:
+    return (
+        f"A run has learned its task where its mean accuracy on held-out examples of the "
+        f"training lengths is at least {LEARNED:g}. Not learned: {unlearned(runs, LEARNED)}."
+    )
+
+
+def _compared(preset: Preset, runs: Runs, setting: str, published: str) -> Findings:
+    """What is asked of all encodings; `published` is said where the paper's numbers are drawn."""
     every_within, every_beyond = (
         by_unit(preset.trained, ENCODINGS, lambda *run, part=part: runs[run][part].mean(axis=1))
         for part in ("within", "beyond")
@@ -57,7 +87,6 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
     every = every_beyond, every_within >= LEARNED
     within, beyond = (of[:, : len(preset.tasks)] for of in (every_within, every_beyond))
     learned = within >= LEARNED
-    published = CAPTION if sizes_match(config) else ""
     claims = {}
     figures = [_curves(preset, runs), by_task_figure(preset.trained, *every, published)]
     ranked = within.min(axis=2) >= LEARNED
@@ -73,14 +102,11 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
     accuracies = Findings(
         claims,
         tuple(figures),
-        setting=f"{len(seeds)} models for each of {len(preset.trained)} tasks and {len(ENCODINGS)} "
-        f"encodings, {steps} steps on {preset.lengths_said}",
+        setting,
         notes=(
-            f"A run has learned its task where its mean accuracy on held-out examples of the "
-            f"training lengths is at least {LEARNED:g}. Not learned: "
-            f"{unlearned(runs, LEARNED)}. A task and a seed are ranked where every encoding "
-            f"learned: {ranked.sum()} of {ranked.size}. With fewer than {FEWEST}, or of one "
-            "task alone, there is no ranking.",
+            f"{_learned_note(runs)} A task and a seed are ranked where every encoding learned: "
+            f"{ranked.sum()} of {ranked.size}. With fewer than {FEWEST}, or of one task alone, "
+            "there is no ranking.",
             "Intervals of the ranking, and of the claims that say so, are over tasks, since models "
             "of one task are alike under every seed. Those of correlations are over encodings (of "
             "NoPE alone over tasks). Those of the claim scratchpads, of accuracy task by task, and "
@@ -91,12 +117,8 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
             "of its table; both are drawn.",
         ),
     )
-    nope = {task: runs[task, "NoPE"] for task in preset.tasks}
-    return (
-        accuracies.and_of(position_findings(preset, runs, learned, beyond))
-        .and_of(similarity_findings(preset, runs, learned))
-        .and_of(scaling_findings(preset, nope, learned[..., 0]))
-        .and_of(counting_findings(preset, nope, learned[..., 0]))
+    return accuracies.and_of(position_findings(preset, runs, learned, beyond)).and_of(
+        similarity_findings(preset, runs, learned)
     )
 
 
@@ -152,7 +174,7 @@ def _curves(preset: Preset, runs: Runs) -> Iterator[Panel]:
     or word.
     """
     for task in preset.trained:
-        curves = {name: by_length(runs[task, name]) for name in ENCODINGS}
+        curves = {name: by_length(runs[task, name]) for name in preset.encodings}
         yield panel(task, preset.all_lengths(task), measured=curves)
 
 

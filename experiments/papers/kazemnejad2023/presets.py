@@ -116,14 +116,16 @@ class Preset(Comparison):
     Attributes:
         n_read: examples of each length that probes and entropies read.
         n_patterns: examples of each of four lengths whose attention patterns are kept.
-        scratchpads: sizes of the comparison of scratchpads.
+        scratchpads: sizes of the comparison of scratchpads; None compares none.
         beside: tasks that are trained and shown, too, but no claim is of.
+        encodings: names in `ENCODINGS`: all, or NoPE alone for the claims that are of it alone.
     """
 
     n_read: int
     n_patterns: int
-    scratchpads: Scratchpads
+    scratchpads: Scratchpads | None
     beside: tuple[str, ...] = ()
+    encodings: tuple[str, ...] = tuple(ENCODINGS)
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -218,6 +220,7 @@ _FIVE = Preset(
 PRESETS = {
     "tiny": _FIVE,
     "tiny-all": replace(_FIVE, tasks=KAZEMNEJAD_TASKS, beside=("addition-natural", "scan-natural")),
+    "tiny-nope": replace(_FIVE, tasks=KAZEMNEJAD_TASKS, scratchpads=None, encodings=("NoPE",)),
     # Encodings take about an hour on one GPU and scratchpads several; not tried out.
     "small": _large(
         _SMALL,

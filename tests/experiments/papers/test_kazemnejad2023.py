@@ -439,6 +439,27 @@ def test_tasks_beside_the_others_are_shown_and_change_no_claim(
     assert any("no other claim is of them" in note for note in said)
 
 
+def test_nope_alone_has_the_numbers_that_it_has_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _read_less(monkeypatch)
+    monkeypatch.setattr(lengths, "trained_and_read", _made_up)
+    config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.002, preset="tiny")
+    cells = Cells(tmp_path, lambda title, kept: None)
+    nope = dataclasses.replace(small(), encodings=("NoPE",))
+    every, alone = (
+        lengths.length_findings(config, preset, cells, "cpu") for preset in (small(), nope)
+    )
+    assert {"dispersed", "uniform-scale", "head-scale"} <= alone.claims.keys() < every.claims.keys()
+    assert alone.claims == {claim: every.claims[claim] for claim in alone.claims}
+    assert "2 models for each of 2 tasks and NoPE" in alone.setting
+    of_every = {figure.id: figure for figure in every.figures}
+    for figure in alone.figures:
+        for panel, beside in zip(figure.panels, of_every[figure.id].panels, strict=True):
+            assert panel.title == beside.title
+            assert {one.name for one in panel.series} <= {one.name for one in beside.series}
+
+
 def test_tasks_whose_examples_never_reach_beyond_are_not_read_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
