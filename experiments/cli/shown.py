@@ -28,8 +28,8 @@ _OF_CLAIMS = (
 _OF_PAPERS = (
     "Reproduced: how many of the paper's own claims. Ours: how our further questions came out.",
     f"*: {_SMALL}",
-    "Took: the time of the run that most numbers are of. +1: some are of one more run.",
-    "Kept: the run comes with the package.",
+    "Took: the time of all runs that these numbers are of.",
+    "Kept: a run comes with the package.",
     "The whole title, each claim, and the runs' sizes: nope-interp reproduce NAME --list.",
 )
 

@@ -16,6 +16,7 @@ from experiments.results.claims import AFTER, BEFORE, PILOTS, SETTING_LATER, TOO
 from experiments.results.intervals import Interval, with_interval
 from experiments.results.measurements import LOSS
 from experiments.results.percent import percent
+from experiments.runs.steps import duration
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
@@ -248,14 +249,13 @@ def _came_out(claims: pd.DataFrame) -> str:
 
 
 def _took(claims: pd.DataFrame) -> str:
-    """How long the run took that most claims were read from, whether it is kept with the package,
-    and how many runs there are besides."""
-    runs = _runs(claims).most_common()
-    if not runs:
+    """How long all runs took that claims were read from, how many they are, and whether any of them
+    is kept with the package."""
+    runs = claims[claims["run"] != ""].drop_duplicates(["size", "run"])
+    if runs.empty:
         return "–"
-    (_, cost, run), _ = runs[0]
-    told = f"{cost} (kept)" if run == RECORDED else cost
-    return f"{told} +{len(runs) - 1}" if len(runs) > 1 else told
+    told = duration(runs["seconds"].sum()) + (f", {len(runs)} runs" if len(runs) > 1 else "")
+    return f"{told} (kept)" if (runs["run"] == RECORDED).any() else told
 
 
 def runs_of(claims: pd.DataFrame) -> Iterator[str]:

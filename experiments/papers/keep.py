@@ -1,5 +1,5 @@
 """Keeps what a finished run found of a paper with the package: `python -m experiments.papers.keep
-RUN_FOLDER ...`; with `--beside`, beside a longer run that is kept already."""
+RUN_FOLDER ...`; with `--beside`, beside what is kept already."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.papers.recorded import kept_in, recorded
+from experiments.papers.recorded import all_kept, kept_in, recorded
 from experiments.papers.result import Reproduction
 from nope_interp.files import write_text
 
@@ -19,7 +19,8 @@ def record(folder: Path | str, beside: bool = False) -> Path:
 
     Args:
         folder: where the run was kept.
-        beside: keep it beside the run that is kept, for the claims that it measured.
+        beside: keep it beside what is kept, for the claims that it measured; in place of one that
+            was run alike.
 
     Returns:
         The file written.
@@ -32,9 +33,8 @@ def record(folder: Path | str, beside: bool = False) -> Path:
     if config.model is not None:
         config = replace(config, model=Path(config.model).name)
     found = [outcome for outcome in run.outcomes if outcome.found.n]
-    before = recorded(config.name)
     tests = {outcome.claim.id: outcome.claim.test for outcome in found}
-    if before is not None:  # a number that is kept again was judged by its first test
+    for before in recorded(config.name):  # a number that is kept again was judged by its first test
         same = [o.claim.id for o in found if before.found.get(o.claim.id) == o.found]
         tests |= {id: before.tests[id] for id in same}
     kept: dict[str, Any] = {
@@ -44,9 +44,8 @@ def record(folder: Path | str, beside: bool = False) -> Path:
         "tests": tests,
     }
     path = Path(str(kept_in(config.name)))
-    if beside:
-        kept = {**json.loads(path.read_text(encoding="utf-8")), "beside": kept}
-    return write_text(path, json.dumps(kept, indent=1) + "\n")
+    others = [run for run in all_kept(config.name) if run["config"] != kept["config"]]
+    return write_text(path, json.dumps([*(others if beside else []), kept], indent=1) + "\n")
 
 
 def main(words: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """Every paper's claims, and what finished runs say of them. Needs no torch."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,18 +24,16 @@ RECORDED = "recorded"
 def listing(out: Path | str = "runs") -> pd.DataFrame:
     """Every paper and claim, and what a finished run in `out` says of it: of those that could test
     it the newest, and one at the default sizes or larger before any smaller one. Where none in
-    `out` could, it is the run that is kept with the package.
+    `out` could, it is the last run that is kept with the package and did.
 
     Returns the columns of `Reproduction.claims` with `paper` and `title` before them. After them
     come `size`, the options that say how much was run and of which model, `run`, its folder or
-    "recorded", and `cost`, its time. The status is "not run yet" where there is no run. A run that
-    is damaged counts as none.
+    "recorded", `cost`, its time, and the same in `seconds`. The status is "not run yet" where there
+    is no run. A run that is damaged counts as none.
     """
     rows = []
     for found in PAPERS.values():
-        kept = recorded(found.name)
-        runs: list[AnyRun] = [*_best_first(given_path(out), found.name)]
-        runs += [] if kept is None else [kept]
+        runs: list[AnyRun] = [*_best_first(given_path(out), found.name), *recorded(found.name)]
         for claim in found.claims:
             shown = _outcome_in(runs, claim)
             run, outcome = shown or (None, Outcome(claim, NOT_MEASURED))
@@ -48,6 +47,7 @@ def listing(out: Path | str = "runs") -> pd.DataFrame:
                     "cost": f"{found.n_seeds} seeds, not timed"
                     if run is None
                     else duration(run.seconds),
+                    "seconds": math.nan if run is None else run.seconds,
                 }
             )
     return pd.DataFrame(rows)

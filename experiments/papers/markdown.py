@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from experiments.papers.recorded import Recorded, recorded
+from experiments.papers.recorded import Recorded, kept_outcomes, recorded
 from experiments.papers.registry import PAPERS
-from experiments.results.claims import AFTER, NOT_MEASURED, SETTING_LATER, Outcome, Paper, Verdict
+from experiments.results.claims import AFTER, SETTING_LATER, Outcome, Paper, Verdict
 from experiments.results.intervals import with_interval
 from experiments.runs.steps import duration
 
@@ -67,9 +67,7 @@ def _summary() -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- |"
     all_outcomes = []
     for paper in PAPERS.values():
-        kept = recorded(paper.name)
-        unrun = [Outcome(claim, NOT_MEASURED) for claim in paper.claims]
-        outcomes = unrun if kept is None else kept.outcomes
+        outcomes = kept_outcomes(paper)
         yield _counted(f"[{paper.name}](#{paper.name})", outcomes)
         all_outcomes += outcomes
     yield _counted("all", all_outcomes)
@@ -105,16 +103,16 @@ def _of_paper(paper: Paper) -> Iterator[str]:
     if options:
         yield f"Multiplied by {options}."
     yield ""
-    if kept is None:
+    if not kept:
         yield "No run of it is kept here."
-    else:
-        yield f"The run kept here: {_run(kept)}."
-        if kept.beside:
-            yield f"Measured again by {_run(kept.beside)}: {', '.join(kept.beside.found)}."
-    outcomes = [Outcome(claim, NOT_MEASURED) for claim in paper.claims]
-    for outcome in outcomes if kept is None else kept.outcomes:
+    for run in reversed(kept):
+        if run is kept[-1]:
+            yield f"The run kept here: {_run(run)}."
+        else:
+            yield f"Measured again by {_run(run)}: {', '.join(run.found)}."
+    for outcome in kept_outcomes(paper):
         yield ""
-        yield from _of_claim(paper, outcome, kept is not None)
+        yield from _of_claim(paper, outcome, bool(kept))
 
 
 def _run(kept: Recorded) -> str:

@@ -1,8 +1,8 @@
 """What runs of ours found, kept with the package: `docs/papers.md` says it of every claim, and
 `reproduce --list` where there is no run of yours.
 
-`python -m experiments.papers.keep RUN_FOLDER ...` wrote them: no number is written by hand. What a
-shorter run measured again stands beside the longer one (`--beside RUN_FOLDER`).
+`python -m experiments.papers.keep RUN_FOLDER ...` wrote them: no number is written by hand. A run
+that measured some claims again stands beside a longer one (`--beside RUN_FOLDER`).
 """
 
 import json
@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from experiments.papers.config import ReproduceConfig
-from experiments.results.claims import NOT_MEASURED, Outcome
+from experiments.results.claims import NOT_MEASURED, Outcome, Paper
 from experiments.results.measured import Measured
 
 
@@ -25,21 +25,18 @@ class Recorded:
         seconds: how long it took there.
         found: the number of each claim that it measured.
         tests: in words, those that claims had when the run was kept.
-        beside: a later run, whose numbers stand for those of the same claims.
     """
 
     config: ReproduceConfig
     seconds: float
     found: dict[str, Measured]
     tests: dict[str, str]
-    beside: "Recorded | None" = None
 
     @property
     def outcomes(self) -> list[Outcome]:
         """One for each claim of the paper, in its order; tests are those of today's registry."""
-        found = self.found | (self.beside.found if self.beside else {})
         return [
-            Outcome(claim, found.get(claim.id, NOT_MEASURED), self.config.reduced)
+            Outcome(claim, self.found.get(claim.id, NOT_MEASURED), self.config.reduced)
             for claim in self.config.paper.claims
         ]
 
@@ -49,23 +46,36 @@ def kept_in(name: str) -> Traversable:
     return files("experiments.papers") / name / "recorded.json"
 
 
-def recorded(name: str) -> Recorded | None:
+def recorded(name: str) -> list[Recorded]:
     """What is kept of a paper.
 
     Args:
         name: as `nope-interp reproduce` takes it.
 
     Returns:
-        The run; None where none was kept.
+        The runs, the last one kept first; none where none was kept.
     """
+    return [_of(kept) for kept in reversed(all_kept(name))]
+
+
+def all_kept(name: str) -> list[dict[str, Any]]:
+    """The runs as they stand in the file, the last one kept last."""
     file = kept_in(name)
     if not file.is_file():
-        return None
-    return _of(json.loads(file.read_text(encoding="utf-8")))
+        return []
+    kept: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    return kept
+
+
+def kept_outcomes(paper: Paper) -> list[Outcome]:
+    """One for each claim of a paper, in its order: of the last run kept that measured it."""
+    last = [Outcome(claim, NOT_MEASURED) for claim in paper.claims]
+    for run in reversed(recorded(paper.name)):
+        last = [new if new.found.n else old for old, new in zip(last, run.outcomes, strict=True)]
+    return last
 
 
 def _of(kept: dict[str, Any]) -> Recorded:
     found = {id: Measured(**number) for id, number in kept["found"].items()}
     config = ReproduceConfig.from_dict(kept["config"])
-    beside = _of(kept["beside"]) if "beside" in kept else None
-    return Recorded(config, kept["seconds"], found, kept["tests"], beside)
+    return Recorded(config, kept["seconds"], found, kept["tests"])

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.recorded import recorded
+from experiments.papers.recorded import Recorded, recorded
 from experiments.papers.result import CLAIM, Reproduction
 from experiments.results.findings import Findings, pack
 from experiments.results.measurements import INTACT, table
@@ -80,13 +80,15 @@ def _made(config: ReproduceConfig, run: RunFolder, device: str, show_progress: b
 
 
 def _planned(config: ReproduceConfig) -> str:
-    """What is run, and how long the run took that is kept with the package, of which sizes."""
+    """What is run, and how long the runs took that are kept with the package, of which sizes."""
     said = f"{len(config.paper.claims)} claims, {len(config.seeds)} seeds"
-    kept = recorded(config.name)
-    if kept is None:
-        return said
+    times = [_time(kept) for kept in recorded(config.name)]
+    return f"{said}; on our machine {', '.join(times)}" if times else said
+
+
+def _time(kept: Recorded) -> str:
     options = " ".join(kept.config.size_options + (["--model"] if kept.config.model else []))
-    return f"{said}; a run with {options} took {duration(kept.seconds)} on our machine"
+    return f"a run with {options} took {duration(kept.seconds)}"
 
 
 def _rows(config: ReproduceConfig, findings: Findings) -> Iterator[dict[str, Any]]:

@@ -121,17 +121,17 @@ class Reproduction(RunOfFigures):
 
     @property
     def kept(self) -> str:
-        """A sentence on the claims that the run kept with the package measured and this one did
-        not; "" where there are none."""
+        """A sentence on the claims that runs kept with the package measured and this one did not;
+        "" where there are none."""
         kept = recorded(self.paper.name)
         here = {outcome.claim.id for outcome in self.outcomes if outcome.found.n}
-        more = [id for id in kept.found if id not in here] if kept else []
-        if kept is None or not more:
+        more = {id for run in kept for id in run.found} - here
+        if not more:
             return ""
-        given = " on a model given by --model" if kept.config.model else ""
+        given = " on a model given by --model" if any(run.config.model for run in kept) else ""
         return (
-            f"The run that is kept with the package measured {len(more)} more of these claims"
-            f"{given}. See them with nope-interp reproduce {self.paper.name} --list."
+            f"What is kept with the package has {len(more)} more of these claims{given}. See them "
+            f"with nope-interp reproduce {self.paper.name} --list."
         )
 
     def html(self) -> str:

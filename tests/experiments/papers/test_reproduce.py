@@ -42,7 +42,7 @@ from experiments.papers.koutnik2014.clocks import SCALES
 from experiments.papers.koutnik2014.waveforms import LEARNING_RATES, make_network, matched_sizes
 from experiments.papers.listing import RECORDED, listing
 from experiments.papers.markdown import papers_markdown
-from experiments.papers.recorded import Recorded, recorded
+from experiments.papers.recorded import Recorded, kept_outcomes, recorded
 from experiments.papers.registry import PAPERS, paper
 from experiments.papers.reproduce import reproduce
 from experiments.papers.result import NOT_RUN, Reproduction
@@ -149,7 +149,7 @@ def tiny_run(name: str, out: Path) -> Reproduction:
 def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs kept with the package have tests of their own."""
     for module in (run_module, list_module):
-        monkeypatch.setattr(module, "recorded", lambda name: None)
+        monkeypatch.setattr(module, "recorded", lambda name: [])
 
 
 @pytest.fixture(scope="module")
@@ -324,10 +324,9 @@ def test_every_claim_says_when_its_bounds_were_set() -> None:
 
 def test_bounds_that_differ_from_those_of_the_kept_run_are_called_late() -> None:
     for name, found in PAPERS.items():
-        kept = recorded(name)
-        assert kept is not None
         tests = {claim.id: claim.test for claim in found.claims if claim.bounds_set != AFTER}
-        for run in filter(None, (kept, kept.beside)):
+        assert recorded(name)
+        for run in recorded(name):
             assert run.tests.keys() == run.found.keys()
             then = {id: test for id, test in run.tests.items() if id in tests}
             assert then == {id: tests[id] for id in then}
@@ -587,19 +586,17 @@ def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> N
         "0 of the paper's 11 claims reproduced, 3 reproduced small, 8 not measured; "
         f"0 of our own 12 reproduced{said}."
     )
-    needs = "Not measured, needs --preset tiny, tiny-all, small or paper: counter-head-tasks"
+    needs = "Not measured, needs --preset tiny, tiny-all, tiny-nope, small or paper: counter-head-"
     assert any(sentence.startswith(needs) for sentence in finished.sentences)
 
 
 def test_a_page_names_what_the_kept_run_measured_too(finished: Reproduction) -> None:
-    kept = recorded("kazemnejad2023")
-    assert kept is not None
-    here = {outcome.claim.id for outcome in finished.outcomes if outcome.found.n}
-    more = [id for id in kept.found if id not in here]
+    kept = {o.claim.id for o in kept_outcomes(paper("kazemnejad2023")) if o.found.n}
+    more = kept - {outcome.claim.id for outcome in finished.outcomes if outcome.found.n}
     assert more
     assert finished.kept == (
-        f"The run that is kept with the package measured {len(more)} more of these claims on a "
-        "model given by --model. See them with nope-interp reproduce kazemnejad2023 --list."
+        f"What is kept with the package has {len(more)} more of these claims on a model given by "
+        "--model. See them with nope-interp reproduce kazemnejad2023 --list."
     )
     assert html.escape(finished.kept) in finished.html()
 
@@ -660,36 +657,44 @@ def test_a_run_kept_with_the_package_stands_where_there_is_none_of_yours(
     monkeypatch.setattr(recorded_module, "files", lambda package: tmp_path)
     (tmp_path / "kazemnejad2023").mkdir()
     record(finished.folder)
-    kept = recorded("kazemnejad2023")
-    assert kept is not None
+    (kept,) = recorded("kazemnejad2023")
     assert kept.config == finished.config
     assert [o.found for o in kept.outcomes if o.found.n] == [
         o.found for o in finished.outcomes if o.found.n
     ]
     assert [o.verdict for o in kept.outcomes] == [o.verdict for o in finished.outcomes]
-    assert recorded("chi2023") is None
+    assert recorded("chi2023") == []
     # Kept once more, a number has the test that it was first judged by.
     file = tmp_path / "kazemnejad2023" / "recorded.json"
-    held = json.loads(file.read_text())
+    (held,) = json.loads(file.read_text())
     held["tests"]["theorem-2"] = "another one"
-    file.write_text(json.dumps(held))
+    file.write_text(json.dumps([held]))
     record(finished.folder)
-    again = recorded("kazemnejad2023")
-    assert again is not None
+    (again,) = recorded("kazemnejad2023")
     assert again.tests == {**kept.tests, "theorem-2": "another one"}
-    # What another run measured again stands in its place, and the rest stays.
+    # What another run measured again stands in its place, and the rest stays; a run of the same
+    # config is kept once.
     held["found"] = {id: number | {"value": 9.0} for id, number in held["found"].items()}
     held["found"]["dispersed"] = held["found"]["theorem-1"]
-    file.write_text(json.dumps(held))
-    record(finished.folder, beside=True)
-    both = recorded("kazemnejad2023")
-    assert both is not None
-    numbers = {o.claim.id: o.found.value for o in both.outcomes if o.found.n}
+    held["config"]["n_seeds"], held["seconds"] = 3, 7200
+    file.write_text(json.dumps([held]))
+    for _ in range(2):
+        record(finished.folder, beside=True)
+    assert [run.config for run in recorded("kazemnejad2023")] == [
+        finished.config,
+        dataclasses.replace(finished.config, n_seeds=3),
+    ]
+    of_both = kept_outcomes(finished.paper)
+    numbers = {o.claim.id: o.found.value for o in of_both if o.found.n}
     assert numbers == {o.claim.id: o.found.value for o in kept.outcomes if o.found.n} | {
         "dispersed": 9.0
     }
-    record(finished.folder)
+    # Each claim is listed with the time of the run that measured it.
     monkeypatch.setattr(list_module, "recorded", recorded)
+    times = listing(tmp_path / "absent").set_index(["paper", "claim"])["cost"]["kazemnejad2023"]
+    assert times["dispersed"] == "2.0 h"
+    assert times["theorem-1"] != "2.0 h"
+    record(finished.folder)
     alone = listing(tmp_path / "absent").set_index("paper")
     own = listing(finished.folder.parent).set_index("paper").loc["kazemnejad2023"]
     assert set(alone.loc["kazemnejad2023", "run"]) == {RECORDED}
@@ -701,13 +706,12 @@ def test_a_run_kept_with_the_package_stands_where_there_is_none_of_yours(
 
 @pytest.mark.parametrize("name", [name for name in PAPERS if recorded(name)])
 def test_what_is_kept_is_of_todays_claims(name: str) -> None:
-    kept = recorded(name)
-    assert kept is not None
-    assert kept.config.name == name
-    assert set(kept.found) <= {claim.id for claim in paper(name).claims}
-    assert kept.config.model is None or Path(kept.config.model).name == kept.config.model
-    for number in kept.found.values():
-        assert number.ci_low <= number.value <= number.ci_high
+    for kept in recorded(name):
+        assert kept.config.name == name
+        assert set(kept.found) <= {claim.id for claim in paper(name).claims}
+        assert kept.config.model is None or Path(kept.config.model).name == kept.config.model
+        for number in kept.found.values():
+            assert number.ci_low <= number.value <= number.ci_high
 
 
 def test_a_reduced_run_never_hides_a_whole_one(copied: Reproduction, tmp_path: Path) -> None:
@@ -830,11 +834,11 @@ def test_a_run_first_says_how_long_the_kept_one_took(
         raise KeyboardInterrupt
 
     run = Recorded(ReproduceConfig("barbero2024", n_seeds=3, **kept), 700.0, {}, {})
-    monkeypatch.setattr(run_module, "recorded", lambda name: run)
+    monkeypatch.setattr(run_module, "recorded", lambda name: [run])
     monkeypatch.setattr(kazemnejad2023, "_absolute", stopped)
     with pytest.raises(KeyboardInterrupt):
         reproduce(tiny("kazemnejad2023"), out=tmp_path)
-    said = f"23 claims, 2 seeds; a run with {options} took 12 min on our machine."
+    said = f"23 claims, 2 seeds; on our machine a run with {options} took 12 min."
     assert said in capsys.readouterr().err
 
 
@@ -910,9 +914,9 @@ def test_a_paper_is_one_line_of_the_list(tmp_path: Path, monkeypatch: pytest.Mon
             assert title.endswith("…") or title == found.title
             assert found.title.startswith(title.removesuffix("…"))
     assert all(found.title in line for found, line in zip(PAPERS.values(), lines, strict=True))
-    told = r"kazemnejad2023 .* 4 of 11 +5 of 12; 2 contradicted +4\.0 h \(kept\)"
+    told = r"kazemnejad2023 .* 4 of 11 +5 of 12; 2 contradicted +4\.0 h, 2 runs \(kept\)"
     assert re.search(told, lines[3])
-    monkeypatch.setattr(list_module, "recorded", lambda name: None)
+    monkeypatch.setattr(list_module, "recorded", lambda name: [])
     first = _printed(of_papers(listing(tmp_path)), 100)[0]
     assert re.search(r"^chi2023 .* not run +not run +–$", first)
 
@@ -936,11 +940,11 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.search(r"^ ?theorem-2 +reproduced small ", run.stdout, re.M)
     assert "report.html" in run.stdout
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
-    # The kept run measured more.
+    # The kept runs measured more.
     assert re.search(
-        r"^ kazemnejad2023 .* 4 of 11\* .* 4\.0 h \(kept\) \+1 *$", listed.stdout, re.M
+        r"^ kazemnejad2023 .* 4 of 11\* .* 4\.0 h, 3 runs \(kept\) *$", listed.stdout, re.M
     )
-    monkeypatch.setattr(list_module, "recorded", lambda name: None)
+    monkeypatch.setattr(list_module, "recorded", lambda name: [])
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
     own = r"^ kazemnejad2023 .* 3 of 11\* .*\d of 12\*.* \d+ (s|min) *$"
     assert re.search(own, listed.stdout, re.M)
