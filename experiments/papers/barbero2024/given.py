@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -31,10 +32,11 @@ from nope_interp.tasks.sources import RepeatedSource, UniformSource
 from nope_interp.threads import one_thread_pool
 from probes.head_rules import RULES
 from probes.heads.detectors import HeadProbe
-from probes.heads.frequencies import frequency_shares, n_high
+from probes.heads.frequencies import frequency_shares
 
 _SEQUENCES, _LENGTH, _LEAST_LENGTH = 32, 128, 40
 _LEAST_SHOWN = 1 / 32  # of equal use
+_QUARTERS = 4
 _TOKENS, _COPIES, _BEFORE = 8, 32, 4
 _BEFORE_COPIES = {"alone": "copies alone", "after": "copies after other tokens"}
 
@@ -98,7 +100,8 @@ def _read_text(
 ) -> dict[str, Array]:
     """Each head's mean attention on its own token and the one before, and its use of frequencies.
 
-    "share" is `[sequence layer head freq]`, over the layers in "rotating".
+    "share" is `[sequence layer head freq]`, over the layers in "rotating", of which so many as
+    "turning" says turn in each.
     """
     probes = [HeadProbe(window=layer.window) for layer in positions]
     listeners = {pattern_hook(layer): probe.read_text for layer, probe in enumerate(probes)}
@@ -122,6 +125,7 @@ def _read_text(
         found |= {
             "share": np.stack([np.concatenate(shares[layer]) for layer in rotated], axis=1),
             "rotating": np.array(list(rotated)),
+            "turning": np.array([(positions[layer].turning or 0) // 2 for layer in rotated]),
             "base": np.array([positions[layer].rotary_base for layer in rotated], dtype=float),
         }
     return found
@@ -183,24 +187,56 @@ def _gaps(
 
 
 def _frequencies(found: Mapping[str, Array], name: str) -> Findings:
-    share, rotating = found["share"], found["rotating"]
-    n = share.shape[-1]
-    low = share[..., -(n // 2) :].sum(-1)
-    high = share[..., : n_high(n)].sum(-1)
-    positional = _positional(found)[rotating]
-    claims = {"frequencies": over_seeds(low.mean(axis=(1, 2)))}
+    quarters = _quarters(found)
+    positional = _positional(found)[found["rotating"]]
+    of_heads = rearrange(quarters.mean(axis=0), "layer head quarter -> (layer head) quarter")
+    claims = {"frequencies": over_seeds(of_heads, _last_most)}
     notes = [f"Frequencies: queries and keys of {name} are read after its norms of them, if any."]
-    if positional.any() and not positional.all():
-        ahead = high[:, positional].mean(axis=1) - high[:, ~positional].mean(axis=1)
+    ahead = _ahead(quarters[..., 0].mean(axis=0), positional)
+    if len(ahead) > 1:
         claims["positional-heads"] = over_seeds(ahead)
     else:
         notes.append(
-            f"{'All' if positional.any() else 'No'} heads of {name} put more than "
-            f"{_POSITIONAL['diagonal'].threshold} of their attention on their own token or the one "
-            "before: there is nothing to compare."
+            f"{'One head' if len(ahead) else 'No head'} of {name} stands beside others of its "
+            f"layer and puts more than {_POSITIONAL['diagonal'].threshold} of its attention on its "
+            "own token, or the one before: there is too little to compare."
         )
-    figures = (_usage(found, name), _by_layer(found, name, low, high, positional))
+    figures = (_usage(found, name), _by_layer(found, name, quarters, positional))
     return Findings(claims, figures, "", tuple(notes))
+
+
+def _quarters(found: Mapping[str, Array]) -> Float[Array, "sequence layer head quarter"]:
+    """Use of each quarter of the frequencies that turn, the highest first: 1/4 is equal use.
+
+    Of quarters that cannot be equally large it is the mean of their frequencies that counts.
+    """
+    by_layer = []
+    for layer, n in enumerate(found["turning"].tolist()):
+        turning = found["share"][:, layer, :, :n]
+        parts = np.array_split(turning / turning.sum(axis=-1, keepdims=True), _QUARTERS, axis=-1)
+        # With fewer frequencies than quarters the highest ones are the last that are not empty.
+        means = [part.mean(axis=-1) for part in parts if part.shape[-1]]
+        means += [np.zeros_like(means[0])] * (_QUARTERS - len(means))
+        by_layer.append(np.stack(means, axis=-1) * n / _QUARTERS)
+    return np.stack(by_layer, axis=1)
+
+
+def _last_most(means: Float[Array, "row quarter"]) -> Float[Array, " row"]:
+    """How much more is used of the lowest quarter than of the one among the others used most."""
+    return np.asarray(means[..., -1] - means[..., :-1].max(axis=-1))
+
+
+def _ahead(
+    high: Float[Array, "layer head"], positional: Bool[Array, "layer head"]
+) -> Float[Array, " positional"]:
+    """By how much each positional head uses the highest quarter more than others of its layer."""
+    return np.array(
+        [
+            high[layer, head] - high[layer, ~positional[layer]].mean()
+            for layer, head in np.argwhere(positional)
+            if not positional[layer].all()
+        ]
+    )
 
 
 def _positional(found: Mapping[str, Array]) -> Bool[Array, "layer head"]:
@@ -237,26 +273,25 @@ def _usage(found: Mapping[str, Array], name: str) -> Iterator[Panel]:
     "layer",
     "share of |q||k|",
     claims=("frequencies", "positional-heads"),
-    ticks=lambda found, *shares: tuple(map(str, range(len(found["diagonal"])))),
+    ticks=lambda found, *_: tuple(map(str, range(len(found["diagonal"])))),
 )
 def _by_layer(
     found: Mapping[str, Array],
     name: str,
-    low: Float[Array, "sequence layer head"],
-    high: Float[Array, "sequence layer head"],
+    quarters: Float[Array, "sequence layer head quarter"],
     positional: Bool[Array, "layer head"],
 ) -> Iterator[Panel]:
-    """High and low frequencies in {name}.
+    """Frequencies in {name}, by quarters.
 
-    Share of |q||k| in the highest quarter and the lower half of the frequencies; bars are 95%
-    intervals over sequences.
+    Share of |q||k| in the highest quarter of the frequencies, by kind of head. Then in every
+    quarter, mean over heads. Bars are 95% intervals over sequences.
     """
-    layers, n = found["rotating"], found["share"].shape[-1]
+    layers, high = found["rotating"], quarters[..., 0]
 
     def drawn(at: Array, **curves: Mapping[str, Array | float]) -> Panel:
         return panel("highest quarter", at, **curves)
 
-    parts = [drawn(layers, chance={"equal use": n_high(n) / n})]
+    parts = [drawn(layers, chance={"equal use": 1 / _QUARTERS})]
     has_others = np.flatnonzero(~positional.all(axis=1))
     if len(has_others):
         others = [high[:, i, ~positional[i]].mean(axis=1) for i in has_others]
@@ -268,8 +303,9 @@ def _by_layer(
         of_head = {f"L{layers[i]}H{head}, {label}": high[:, i, [head]]}
         parts.append(drawn(layers[[i]], measured=of_head))
     yield Panel("highest quarter", tuple(series for part in parts for series in part.series))
-    lower = {"all heads, mean": low.mean(axis=2)}
-    yield panel("lower half", layers, chance={"equal use": n // 2 / n}, measured=lower)
+    names = ("highest quarter", "second", "third", "lowest quarter")
+    used = dict(zip(names, np.moveaxis(quarters.mean(axis=2), -1, 0), strict=True))
+    yield panel("all heads, mean", layers, chance={"equal use": 1 / _QUARTERS}, measured=used)
 
 
 @figure("given-copies", "layer", "difference of weights", claims=("impossible-given",))

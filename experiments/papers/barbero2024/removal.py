@@ -3,7 +3,9 @@ highest, and with as many of their lowest, rotary frequencies.
 
 A frequency's part of the scores is subtracted from them, in one layer at a time: the layer still
 reads what it reads in the intact model. The control subtracts the same numbers from the wrong
-keys, so that both change the scores of a query by as much.
+keys, so that both change the scores of a query by as much. What is lost is the target's weight
+among all tokens but the first: heads rest on that one where they find nothing, and what a removal
+does to it would count as a loss, or hide one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +46,9 @@ _GROUP_OF = {
 _METRICS = tuple(_GROUP_OF)
 _THRESHOLDS = {rule.metric: rule.threshold for rule in RULES}
 _ON_REPEATED = _METRICS[:2]
+# A head that has as large a share of its weight at the same offset among tokens that do not come
+# twice goes by position, and not by content.
+_BY_POSITION = 0.1
 # By group, the frequencies that should carry it.
 _CARRIERS = {"previous-token": REMOVED[0], "diagonal": REMOVED[0], "content": REMOVED[1]}
 
@@ -67,15 +72,25 @@ def read_removed(
         seed: of the keys that the control takes in place of the right ones.
 
     Returns:
-        "on_target", `[metric state sequence layer head]`, with one state for the intact model, one
-        for each of `REMOVED`, and one for the control of each. Layers whose attention is not the
-        softmax of their queries times keys are NaN, as are layers that do not rotate. "unread",
-        the first kind of these by their numbers.
+        "on_target", `[metric state sequence layer head]`, weights among all tokens but the first,
+        with one state for the intact model, one for each of `REMOVED`, and one for the control of
+        each. "weight", `[metric layer head]`, the mean among all tokens in the intact model, and
+        "unrepeated", `[layer head]` of each metric on repeated tokens, the same where the second
+        round is another sequence's. Layers whose attention is not the softmax of their queries
+        times keys are NaN, as are layers that do not rotate. "unread", the first kind of these by
+        their numbers.
     """
     shape = (len(_METRICS), 1 + 2 * len(REMOVED), len(text), len(positions), model.cfg.n_heads)
-    found = np.full(shape, np.nan)
+    found, weight = np.full(shape, np.nan), np.full((shape[0], *shape[3:]), np.nan)
+    unrepeated = np.full((len(_ON_REPEATED), *shape[3:]), np.nan)
     rotating = [layer for layer in positions if layer.rotary_dims is not None]
-    for tokens, metrics in ((repeated, _ON_REPEATED), (text, _METRICS[2:])):
+    once = repeated.clone()
+    once[:, -period:] = repeated[:, -period:].roll(1, dims=0)
+    for tokens, metrics, weights in (
+        (repeated, _ON_REPEATED, weight[: len(_ON_REPEATED)]),
+        (once, _ON_REPEATED, unrepeated),
+        (text, _METRICS[2:], weight[len(_ON_REPEATED) :]),
+    ):
         readers = {
             layer.layer: _Reader(layer, tokens.shape[1], metrics, period, seed + layer.layer)
             for layer in rotating
@@ -87,9 +102,16 @@ def read_removed(
         stream(model, tokens, listeners)
         rows = [_METRICS.index(metric) for metric in metrics]
         for layer, reader in readers.items():
-            found[rows, :, :, layer] = reader.result()
+            weights[:, layer] = np.concatenate(reader.weight, axis=1).mean(axis=1)
+            if tokens is not once:
+                found[rows, :, :, layer] = reader.result()
     unread = [at.layer for at in rotating if np.isnan(found[..., at.layer, :]).any()]
-    return {"on_target": found, "unread": np.array(unread, dtype=int)}
+    return {
+        "on_target": found,
+        "weight": weight,
+        "unrepeated": unrepeated,
+        "unread": np.array(unread, dtype=int),
+    }
 
 
 @dataclass
@@ -103,6 +125,7 @@ class _Reader:
     seed: int
     parts: list[Maps] = field(default_factory=list)
     on_target: list[Array] = field(default_factory=list)
+    weight: list[Array] = field(default_factory=list)
 
     def meet(
         self,
@@ -110,13 +133,13 @@ class _Reader:
         keys: Float[Tensor, "batch pos group d_head"],
     ) -> None:
         """Products of all dimensions, and of those that each part of `REMOVED` turns."""
-        n = (self.layer.rotary_dims or 0) // 2
-        high = n_high(n)
+        n, turning = (self.layer.rotary_dims or 0) // 2, (self.layer.turning or 0) // 2
+        high = n_high(turning)
         keys = repeat(keys, "b p g d -> b p (g shared) d", shared=queries.shape[2] // keys.shape[2])
         columns = (
             list(range(queries.shape[-1])),
             [*range(high), *range(n, n + high)],
-            [*range(n - high, n), *range(2 * n - high, 2 * n)],
+            [*range(turning - high, turning), *range(n + turning - high, n + turning)],
         )
         self.parts = [
             einsum(
@@ -130,15 +153,16 @@ class _Reader:
         seen = self.layer.sees(self.length).to(pattern.device)
         (whole, *parts), self.parts = self.parts, []  # of no use to later layers
         scale = _scale(pattern.float(), whole, seen)
-        made = _attention(scale * whole, seen)
-        if not torch.allclose(made, pattern.float(), atol=_TOLERANCE):
+        self.weight.append(np.array([self._weight(pattern.float(), of) for of in self.metrics]))
+        if not torch.allclose(_attention(scale * whole, seen), pattern.float(), atol=_TOLERANCE):
             nothing = (len(self.metrics), 1 + 2 * len(REMOVED), len(pattern), pattern.shape[1])
             self.on_target.append(np.full(nothing, np.nan))
             return
         generator = torch.Generator(pattern.device).manual_seed(self.seed)
-        without = [whole - part for part in parts]
-        without += [whole - _elsewhere(part, seen, generator) for part in parts]
-        states = [made, *(_attention(scale * scores, seen) for scores in without)]
+        seen[:, 0] = False
+        made = [whole, *(whole - part for part in parts)]
+        made += [whole - _elsewhere(part, seen, generator) for part in parts]
+        states = [_attention(scale * scores, seen) for scores in made]
         weights = [[self._weight(state, metric) for state in states] for metric in self.metrics]
         self.on_target.append(np.array(weights))
 
@@ -201,7 +225,7 @@ def removed(found: Mapping[str, Array], name: str) -> Findings:
         A claim and a panel for each group that has heads, and a note on any that has none, and on
         layers that could not be read.
     """
-    heads = _heads(found["on_target"])
+    heads = _heads(found["weight"], found["unrepeated"])
     lost = {group: _lost(found["on_target"], which) for group, which in heads.items() if which}
     claims = {f"removed-{group}": _carried(of, _CARRIERS[group]) for group, of in lost.items()}
     notes = tuple(
@@ -224,10 +248,14 @@ def removed(found: Mapping[str, Array], name: str) -> Findings:
     return Findings(claims, (_losses(lost, titles, name),), "", notes)
 
 
-def _heads(on_target: Array) -> dict[str, list[tuple[int, int, int]]]:
-    """By group, the metric, layer and head of those that earn its label by their attention."""
-    intact = on_target[:, 0].mean(axis=1)
-    earned = intact > np.array([_THRESHOLDS[metric] for metric in _METRICS])[:, None, None]
+def _heads(
+    weight: Float[Array, "metric layer head"], unrepeated: Float[Array, "some layer head"]
+) -> dict[str, list[tuple[int, int, int]]]:
+    """By group, the metric, layer and head of those that earn its label by their attention, and in
+    the case of content not where it does not come twice."""
+    earned = weight > np.array([_THRESHOLDS[metric] for metric in _METRICS])[:, None, None]
+    n = len(_ON_REPEATED)
+    earned[:n] &= unrepeated < _BY_POSITION * weight[:n]
     found: dict[str, list[tuple[int, int, int]]] = {group: [] for group in _CARRIERS}
     for layer, head in np.argwhere(earned.any(axis=0)):
         metric = int(earned[:, layer, head].argmax())  # the first one
@@ -278,9 +306,10 @@ def _losses(
 ) -> Iterator[Panel]:
     """What heads of {name} lose without some frequencies.
 
-    Share of a head's weight on its target that is lost without these frequencies in its scores. The
-    control takes the same numbers from the wrong keys. Mean over heads; bars are 95% intervals over
-    sequences. A head needs just these frequencies where it loses more than with the control.
+    Share of a head's weight on its target, among all tokens but the first, that is lost without
+    these frequencies in its scores. The control takes the same numbers from the wrong keys. Mean
+    over heads; bars are 95% intervals over sequences. A head needs just these frequencies where it
+    loses more than with the control.
     """
     at, n = np.arange(len(REMOVED)), len(REMOVED)
     for group, of in lost.items():

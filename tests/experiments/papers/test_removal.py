@@ -30,8 +30,8 @@ def tokens() -> tuple[torch.Tensor, torch.Tensor]:
     return text, torch.cat((text[:, :3], once, once), dim=1)
 
 
-def read(model: HookedModel, tokens: tuple[torch.Tensor, torch.Tensor]) -> np.ndarray:
-    return read_removed(model, layer_positions(model), *tokens, PERIOD, 0)["on_target"]
+def read(model: HookedModel, tokens: tuple[torch.Tensor, torch.Tensor]) -> dict[str, np.ndarray]:
+    return read_removed(model, layer_positions(model), *tokens, PERIOD, 0)
 
 
 def dimensions(rotated: int) -> list[list[int]]:
@@ -65,10 +65,18 @@ def test_removed_is_what_a_layer_does_without_these_dimensions_of_its_queries(
                 with model.hooks(fwd_hooks=[(f"blocks.{layer}.attn.hook_rot_q", without)]):
                     [[pattern]] = read_at(model, of, {pattern_hook(layer): torch.clone}).values()
                 queries = torch.arange(first, of.shape[1])
+                others = pattern[..., 1:].sum(-1)
                 for metric, back in metrics.items():
-                    expected = pattern[:, :, queries, queries - back].mean(-1)
+                    on_key = pattern[:, :, queries, queries - back]
                     row = removal._METRICS.index(metric)
-                    np.testing.assert_allclose(found[row, state, :, layer], expected, atol=2e-6)
+                    np.testing.assert_allclose(
+                        found["on_target"][row, state, :, layer],
+                        (on_key / others[..., queries]).mean(-1),
+                        atol=2e-6,
+                    )
+                    if not columns:
+                        plain = on_key.mean(dim=(0, 2))
+                        np.testing.assert_allclose(found["weight"][row, layer], plain, atol=2e-6)
 
 
 def test_the_control_deals_the_same_numbers_to_other_keys_that_are_seen() -> None:
@@ -86,23 +94,25 @@ def test_the_control_deals_the_same_numbers_to_other_keys_that_are_seen() -> Non
 
 def built(offset: int) -> HookedTransformer:
     """One head with a fixed offset that uses the highest quarter alone, beside random ones."""
-    config = TransformerConfig(**SIZES, positions="rotary", rotary_kept=0.25)
-    strength = strength_needed(0.2, 40, offset, rotary_frequencies(config))
-    return positional_head(config, offset, strength).float()
+    high = TransformerConfig(**SIZES, positions="rotary", rotary_kept=0.25)
+    strength = strength_needed(0.2, 40, offset, rotary_frequencies(high))
+    model = HookedTransformer(TransformerConfig(**SIZES, positions="rotary"))
+    model.load_state_dict(positional_head(high, offset, strength).float().state_dict())
+    return model
 
 
 @pytest.mark.parametrize(("offset", "group"), [(1, "previous-token"), (0, "diagonal")])
 def test_a_head_built_on_the_highest_frequencies_needs_them_alone(
     tokens: tuple[torch.Tensor, torch.Tensor], offset: int, group: str
 ) -> None:
-    on_target = read(built(offset), tokens)
+    every = read(built(offset), tokens)
     row = removal._METRICS.index({0: "diagonal", 1: "previous_token"}[offset])
-    intact, highest, lower, wrong, _ = on_target[row, :, :, 0, 0].mean(axis=1)
+    intact, highest, lower, wrong, _ = every["on_target"][row, :, :, 0, 0].mean(axis=1)
     assert intact > 0.8
-    # Nothing is left of its scores: all keys weigh alike.
-    assert highest == pytest.approx(np.mean([1 / m for m in range(9, 41)]), abs=1e-6)
+    # Nothing is left of its scores: all keys but the first weigh alike.
+    assert highest == pytest.approx(np.mean([1 / m for m in range(8, 40)]), abs=1e-6)
     assert lower == pytest.approx(intact, abs=1e-6)
-    found = removed({"on_target": on_target, "unread": np.array([], dtype=int)}, "built")
+    found = removed(every, "built")
     claim = found.claims[f"removed-{group}"]
     assert claim.ci_low > 0
     assert claim.value == pytest.approx((wrong - highest) / intact)
@@ -121,18 +131,44 @@ def test_a_loss_below_nothing_does_not_make_a_group_need_the_others() -> None:
 
 
 def test_heads_are_of_the_first_group_whose_label_they_earn() -> None:
-    on_target = np.zeros((4, 5, 3, 1, 4))
-    on_target[:, :, :, 0] = rearrange(
-        np.array(
-            [[0.5, 0.0, 0.0, 0.0], [0.0, 0.31, 0.29, 0.0], [0.9, 0.0, 0.41, 0.0], [0, 0, 0, 0.5]]
-        ),
-        "metric head -> metric 1 1 head",
-    )
-    assert removal._heads(on_target) == {
+    weight = np.array(
+        [[0.5, 0.0, 0.0, 0.0], [0.0, 0.31, 0.29, 0.0], [0.9, 0.0, 0.41, 0.0], [0, 0, 0, 0.5]]
+    )[:, None]
+    assert removal._heads(weight, np.zeros((2, 1, 4))) == {
         "previous-token": [(2, 0, 2)],
         "diagonal": [(3, 0, 3)],
         "content": [(0, 0, 0), (1, 0, 1)],
     }
+
+
+def test_a_head_that_looks_so_far_back_whatever_stands_there_matches_no_content(
+    tokens: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    """It has the label of a duplicate-token head, since tokens come twice so far apart."""
+    config = TransformerConfig(**SIZES, positions="rotary", rotary_base=10.0)
+    strength = strength_needed(0.3, 40, PERIOD, rotary_frequencies(config))
+    model = positional_head(config, PERIOD, strength).float()
+    found = read(model, tokens)
+    row = removal._METRICS.index("duplicate_token")
+    assert found["weight"][row, 0, 0] > 0.3
+    assert found["unrepeated"][row, 0, 0] == pytest.approx(found["weight"][row, 0, 0], abs=0.01)
+    assert removed(found, "built").claims == {}
+    of_content = {**found, "unrepeated": np.zeros_like(found["unrepeated"])}
+    assert set(removed(of_content, "built").claims) == {"removed-content"}
+
+
+def test_quarters_are_of_the_frequencies_that_turn() -> None:
+    """Of p-RoPE's the lowest ones stand still: they match content, and are no frequencies."""
+    config = TransformerConfig(**SIZES, positions="rotary", rotary_kept=0.5)
+    (layer, _) = layer_positions(HookedTransformer(config))
+    assert (layer.rotary_dims, layer.turning) == (16, 8)
+    reader = removal._Reader(layer, 40, ("diagonal",), PERIOD, 0)
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = torch.randn(2, 3, 40, 2, 16, generator=generator)
+    reader.meet(queries, keys)
+    for part, (first, second) in zip(reader.parts[1:], ((0, 8), (3, 11)), strict=True):
+        own = queries[..., [first, second]].float(), keys[..., [first, second]].float()
+        torch.testing.assert_close(part, torch.einsum("bqhd,bkhd->bhqk", *own))
 
 
 def test_a_layer_whose_scores_hold_more_than_its_products_is_left_out(
@@ -149,7 +185,8 @@ def test_a_layer_whose_scores_hold_more_than_its_products_is_left_out(
     assert np.isfinite(found[:, :, :, 0]).all()
     assert np.isnan(found[:, :, :, 1]).all()
     assert every["unread"].tolist() == [1]
-    nothing = removed({**every, "on_target": np.full_like(found, np.nan)}, "capped")
+    none = {name: np.full_like(every[name], np.nan) for name in ("on_target", "weight")}
+    nothing = removed({**every, **none}, "capped")
     assert nothing.claims == {}
     told = "No frequencies are removed in layer 1 of capped: its weights there are not the softmax"
     assert any(note.startswith(told) for note in nothing.notes)
@@ -170,9 +207,11 @@ def test_a_head_that_prefers_no_frequencies_needs_none_more_than_others(
         made.read(removal._attention(made.parts[0], positions[0].sees(tokens[1].shape[1])))
     read = np.full((4, 5, 128, 1, n_heads), np.nan)
     read[:2, :, :, 0] = made.result()
-    intact = read[1, 0].mean()
-    assert intact > 0.5
-    found = removed({"on_target": read, "unread": np.array([], dtype=int)}, "equal")
+    weight = np.full((4, 1, n_heads), np.nan)
+    weight[:2, 0] = np.concatenate(made.weight, axis=1).mean(axis=1)
+    assert weight[1].mean() > 0.5
+    parts = {"on_target": read, "weight": weight, "unrepeated": np.zeros((2, 1, n_heads))}
+    found = removed({**parts, "unread": np.array([], dtype=int)}, "equal")
     claim = found.claims["removed-content"]
     assert claim.ci_low < 0.02
     assert abs(claim.value) < 0.05
