@@ -23,9 +23,7 @@ from experiments.results.findings import (
     Figure,
     Findings,
     Panel,
-    curve,
     largest_deviation,
-    line,
     log_spaced,
     over_seeds,
     panel,
@@ -38,7 +36,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
 from nope_interp.theory.covariances import stream_covariances
 from nope_interp.theory.laws import LayerLaw
-from nope_interp.theory.validity import LARGEST_LOGIT_VARIANCE
+from nope_interp.theory.validity import LARGEST_LOGIT_VARIANCE, weight_spread
 
 # What each step of the first layer is called on the page; the formulas as the paper is recalled to
 # have them, in d, s and m, without norm epsilon, softmax noise and leaning keys.
@@ -60,9 +58,13 @@ _CONTROL_SEEDS = 5
 _SWEPT_WIDTHS = (96, 192, 384, 768)
 _SWEPT_SPREADS = (0.01, 0.02, 0.03)
 _OUTPUT = "blocks.0.hook_attn_out"
+# Claims on the sweep, and the law that each holds it against.
+_LAWS = {"widths": "the paper's formula", "widths-corrected": "ours, corrected"}
 
 # Arrays by hook name; of what is measured, with a first axis over seeds.
 Squares = Mapping[str, Array]
+# By law, spread and width.
+Ratios = dict[str, dict[float, dict[str, Array]]]
 
 
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
@@ -94,8 +96,8 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     one = measured("first layer", first)
     moments = LayerLaw.of(first, distinct_tokens=True).moments(seen)
     laws = {name: moment.variance + moment.mean**2 for name, moment in moments.items()}
-    sweep, sweep_claim = _sweep_over_sizes(config, cells, device)
-    read, probe_claims = probes(config, cells, device)
+    sweep, sweep_claims = _sweep_over_sizes(config, cells, device)
+    read, probe_claims, probe_notes = probes(config, cells, device)
     trained, trained_claims = trained_models(config, cells, device)
     attended, blocks = "blocks.0.hook_attn_out", _hooks(base, "resid_post")
     ends = np.stack([causal[name][:, [0, -1]] for name in blocks], axis=1)
@@ -108,7 +110,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             "inverse": over_seeds(causal[attended], partial(slope, seen)),
             "every-layer": over_seeds(ends, least_shrinkage),
             "layers": _deviation(causal, predicted, chain(*both.values())),
-            "widths": sweep_claim,
+            **sweep_claims,
             "bidirectional": over_seeds(bidirectional[attended], partial(slope, seen)),
             "post-norm": over_seeds(post_norm[blocks[-1]], partial(slope, seen)),
             **probe_claims,
@@ -129,6 +131,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             "Predicted: our formulas, with softmax noise, the norm's epsilon and keys that lean "
             "towards the query. The paper's formulas, as recalled, leave these out.",
             "Sequences hold no token twice: with repeated tokens the variance has a floor.",
+            *probe_notes,
         ),
     )
     return own if given is None else own.and_of(given)
@@ -161,7 +164,7 @@ def _variances(
 
 def _paper_squares(base: TransformerConfig, seen: Int[Array, " point"]) -> dict[str, Array]:
     """The formulas as recalled: d² s⁴ / m and what follows from it."""
-    variance, one = 0.02**2, np.ones(len(seen))
+    variance, one = weight_spread(base) ** 2, np.ones(len(seen))
     projected = base.d_model * variance
     attention = "blocks.0.attn.hook_"
     return {
@@ -264,11 +267,11 @@ def _controls(
 
 def _sweep_over_sizes(
     config: ReproduceConfig, cells: Cells, device: str
-) -> tuple[Figure, Measured]:
-    """Measured over predicted, and its largest deviation from 1."""
+) -> tuple[Figure, dict[str, Measured]]:
+    """Measured over what each law predicts, and its largest deviation from 1."""
     length = config.scaled("length", 128, least=16)
     seen = log_spaced(length, 12)
-    ratios: dict[float, list[tuple[str, Array]]] = {spread: [] for spread in _SWEPT_SPREADS}
+    ratios: Ratios = {law: {spread: {} for spread in _SWEPT_SPREADS} for law in _LAWS}
     for spread, width in product(_SWEPT_SPREADS, _SWEPT_WIDTHS):
         d_model = config.scaled("width", width, multiple_of=4, least=48)
         base = TransformerConfig(
@@ -278,24 +281,30 @@ def _sweep_over_sizes(
         if law.logit_variance <= LARGEST_LOGIT_VARIANCE:
             title = f"width {width}, spread {spread:g}"
             found = cells.per_seed(title, config.seeds, partial(_squares, base, seen, device))
-            ratios[spread].append((f"d = {d_model}", found[_OUTPUT] / law.output_variance(seen)))
-    together = np.concatenate([ratio for of in ratios.values() for _, ratio in of], axis=1)
-    exact = np.ones(together.shape[1])
-    return _widths(seen, ratios), over_seeds(together, largest_deviation(exact))
+            predicted = _paper_squares(base, seen)[_OUTPUT], law.output_variance(seen)
+            for of_law, variance in zip(ratios.values(), predicted, strict=True):
+                of_law[spread][f"d = {d_model}"] = found[_OUTPUT] / variance
+    claims = {id: _from_one(of_law) for id, of_law in ratios.items()}
+    return _widths(seen, ratios), claims
 
 
-@figure("widths", "tokens seen, m", "measured / predicted", claims=("widths",), log="x")
-def _widths(
-    seen: Int[Array, " point"], ratios: Mapping[float, list[tuple[str, Array]]]
-) -> Iterator[Panel]:
+def _from_one(ratios: Mapping[float, Squares]) -> Measured:
+    """The largest deviation from 1, over spreads, widths and points."""
+    together = np.concatenate([ratio for of in ratios.values() for ratio in of.values()], axis=1)
+    return over_seeds(together, largest_deviation(np.ones(together.shape[1])))
+
+
+@figure("widths", "tokens seen, m", "measured / predicted", claims=tuple(_LAWS), log="x")
+def _widths(seen: Int[Array, " point"], ratios: Ratios) -> Iterator[Panel]:
     """Widths and spreads.
 
     Mean square of the first attention output over the predicted one: 1 where the formula is exact.
     One layer; widths at which a logit's variance passes 0.5 are left out.
     """
-    for spread, named in ratios.items():
-        curves = (curve(name, "measured", seen, ratio) for name, ratio in named)
-        yield Panel(f"s = {spread:g}", (line("exact", "chance", seen, 1.0), *curves))
+    for id, of_law in ratios.items():
+        for spread, named in of_law.items():
+            title = f"{_LAWS[id]}, s = {spread:g}"
+            yield panel(title, seen, chance={"exact": 1}, measured=named)
 
 
 def _squares(

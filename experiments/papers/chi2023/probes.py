@@ -50,13 +50,16 @@ _CLAIMS = ("probe-few", "probe-small-vocabulary", "probe-bidirectional")
 # What a preset adds: the first block alone, where the error is least, on as many as are needed.
 _PRESET, _FIRST_BLOCK = "large", "causal, first block"
 _MOST = (*_MANY, 4096, 16384, 64000)
+# What these claims say in their own words, so that another count is no test of them.
+_NAMED = {"probe-few": _MANY[-1], "probe": _MOST[-1]}
 _PROBES = {"two_layer": "two-layer probe", "variance": "from the variance alone"}
 
 
 def probes(
     config: ReproduceConfig, cells: Cells, device: str
-) -> tuple[tuple[Figure, ...], dict[str, Measured]]:
-    """Position by layer and by number of sequences to fit on, and the claims on its best layer."""
+) -> tuple[tuple[Figure, ...], dict[str, Measured], tuple[str, ...]]:
+    """Position by layer and by number of sequences to fit on, the claims on its best layer, and
+    notes on those that are left out."""
     length = config.scaled("length", 64, least=16)
     base = TransformerConfig(
         n_layers=config.scaled("depth", 3, least=2),
@@ -86,17 +89,29 @@ def probes(
     def best_share(means: Float[Array, "row layer"]) -> Float[Array, " row"]:
         return means.min(axis=-1) / middle
 
+    of_claims = dict(zip((*_CLAIMS, "probe"), models, strict=False))
+    others = {
+        claim: counts[title][-1]
+        for claim, title in of_claims.items()
+        if counts[title][-1] != _NAMED.get(claim, counts[title][-1])
+    }
     claims = {
         claim: over_seeds(read[title]["two_layer"][:, -1, 1:], best_share)
-        for claim, title in zip((*_CLAIMS, "probe"), models, strict=False)
+        for claim, title in of_claims.items()
+        if claim not in others
     }
+    notes = tuple(
+        f"The claim {claim} is left out: it is of {_NAMED[claim]:,} sequences, and the probe has "
+        f"seen {count:,}."
+        for claim, count in others.items()
+    )
     setting = f"{len(seeds)} seeds, width {base.d_model}, {length} positions, uniform tokens"
     by_data = _FIRST_BLOCK if _FIRST_BLOCK in models else "causal"
     figures = (
         _layers(base, {title: read[title] for title in _MODELS}, counts, setting),
         _data(base, read[by_data], counts[by_data], setting),
     )
-    return figures, claims
+    return figures, claims, notes
 
 
 @figure("probes", "layer", "mean absolute error, positions", claims=_CLAIMS)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from experiments.comparison.config import CompareConfig
+from experiments.papers.chi2023 import experiment as chi2023
 from experiments.papers.chi2023 import probes as chi2023_probes
 from experiments.papers.chi2023 import trained as chi2023_trained
 from experiments.papers.chi2023.mean_squares import distinct_tokens, mean_squares
@@ -65,10 +66,42 @@ def test_every_sequence_counts_in_a_mean_square() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-4)
 
 
+def test_each_law_of_the_sweep_is_held_against_its_own_formula(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variances that are exactly d² s⁴ / m are the paper's law, and not the corrected one."""
+
+    def by_the_paper(base: TransformerConfig, seen: np.ndarray, *rest: Any) -> dict[str, Any]:
+        assert base.init_scale is not None
+        return {"blocks.0.hook_attn_out": base.d_model**2 * base.init_scale**4 / seen}
+
+    monkeypatch.setattr(chi2023, "_squares", by_the_paper)
+    config = ReproduceConfig("chi2023", n_seeds=2)
+    figure, found = chi2023._sweep_over_sizes(config, Cells(tmp_path, quietly), "cpu")
+    assert found["widths"].value == pytest.approx(0, abs=1e-12)
+    # The largest logits have a variance v of d² s⁴: softmax noise makes some exp(v) of it.
+    assert found["widths-corrected"].value == pytest.approx(
+        1 - np.exp(-(768**2) * 0.03**4), abs=0.05
+    )
+    assert [panel.title for panel in figure.panels] == [
+        f"{law}, s = {spread}"
+        for law in ("the paper's formula", "ours, corrected")
+        for spread in (0.01, 0.02, 0.03)
+    ]
+    assert all(len(panel.series) == 5 for panel in figure.panels)
+
+
 # ---------------------------------------------------------------- a given model
 
 
+@pytest.fixture
+def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of any size are read for the claim, as the small ones of these tests."""
+    monkeypatch.setattr(chi2023_trained, "_LEAST_MILLIONS", 0)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("of_any_size")
 def test_a_trained_checkpoint_is_read_by_layer(tmp_path: Path) -> None:
     config = CompareConfig(
         seq_len=64,
@@ -94,14 +127,7 @@ def test_a_trained_checkpoint_is_read_by_layer(tmp_path: Path) -> None:
             ):
                 rows = cache[f"blocks.{layer}.hook_{site}"].double().numpy()
                 panel = f"layer {layer + 1}, {tokens}"
-@pytest.fixture
-def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models of any size are read for the claim, as the small ones of these tests."""
-    monkeypatch.setattr(chi2023_trained, "_LEAST_MILLIONS", 0)
-
-
                 variance = rows.var(axis=-1).mean(axis=0)
-@pytest.mark.usefixtures("of_any_size")
                 relative = variance[seen - 1] / variance[1]
                 measured = curve_of(found, figure, panel, "given")
                 np.testing.assert_allclose(measured, relative, rtol=1e-5)
@@ -119,6 +145,7 @@ def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("of_any_size")
 def test_a_random_wide_model_shrinks_and_one_without_attention_does_not(tmp_path: Path) -> None:
     """The claim's test says yes and no where the answer is known."""
     test = paper("chi2023").claim("pretrained")
@@ -136,6 +163,7 @@ def test_a_random_wide_model_shrinks_and_one_without_attention_does_not(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("of_any_size")
 def test_a_pretrained_model_is_the_plain_one(tmp_path: Path) -> None:
     folder = save_folder(plain_model("llama"), tmp_path / "llama")
     text = tmp_path / "words.txt"
@@ -145,11 +173,12 @@ def test_a_pretrained_model_is_the_plain_one(tmp_path: Path) -> None:
     assert found.setting == "llama on 64 sequences of 64 tokens"
     rotary, caveat = found.notes
     assert rotary.startswith("Rotary positions (base 10,000, 8 dimensions of a head) in layers 0-1")
-@pytest.mark.usefixtures("of_any_size")
     assert "those of llama are at work" in caveat
+    assert found.claims == {}
     without = read(folder, tmp_path / "without", text=str(text), positions="none", length=0.5)
     assert "No positional encoding in layers 0-1." in without.notes
     assert "switched off" in without.notes[0]
+    assert set(without.claims) == {"pretrained"}
     source = load_pretrained(str(folder)).text_source(text.read_text())
     tokens = source.sequences(64, 64, begin_token=True, split="held_out", seed=0)
     inner: list[torch.Tensor] = []
@@ -163,7 +192,6 @@ def test_a_pretrained_model_is_the_plain_one(tmp_path: Path) -> None:
         rows = (output[0] if isinstance(output, tuple) else output).double()
         variance = rows.var(dim=-1, correction=0).mean(dim=0).numpy()
         measured = curve_of(found, "given-resid_post", f"layer {layer + 1}, text", "given")
-@pytest.mark.usefixtures("of_any_size")
         relative = variance[log_spaced(64)[1:] - 1] / variance[1]
         np.testing.assert_allclose(measured, relative, rtol=1e-4)
 
@@ -196,11 +224,9 @@ def test_no_claim_is_tested_on_a_small_model(
         assert ("pretrained" in found.claims) is tested
 
 
-    assert found.claims == {}
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no checkpoint"):
         read(tmp_path / "absent.safetensors", tmp_path / "cells")
-    assert set(without.claims) == {"pretrained"}
     short = tmp_path / "short.txt"
     short.write_text("too short " * 60)
     with pytest.raises(UserError, match="the text is too short"):
@@ -208,6 +234,7 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("of_any_size")
 def test_a_run_with_a_model_tests_one_more_claim(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"width": 0.07, "length": 0.125, "depth": 0.34, "training": 0.01}
     path = saved(tmp_path)
@@ -234,7 +261,6 @@ def test_gemma_is_read_with_its_encoding_at_work(
 
 
 # ---------------------------------------------------------------- trained models
-@pytest.mark.usefixtures("of_any_size")
 
 
 @pytest.mark.slow
@@ -294,6 +320,44 @@ def test_probes_read_position_from_attention_and_not_without_the_mask() -> None:
         np.testing.assert_allclose(errors, chance, rtol=0.1)
 
 
+def errors_that_fall(
+    base: TransformerConfig, counts: Sequence[int], device: str, seed: int
+) -> dict[str, np.ndarray]:
+    """Stands for what probes err by, the less the more sequences they have seen."""
+    falling = np.geomspace(8, 1, len(counts))[:, None].repeat(base.n_layers + 1, axis=1)
+    return {"two_layer": falling, "variance": falling}
+
+
+@pytest.mark.parametrize(
+    ("training", "left_out"),
+    [
+        (0.5, {"probe-few": (1024, 512), "probe": (64_000, 32_000)}),
+        (1.0, {}),
+        (2.0, {"probe-few": (1024, 2048), "probe": (64_000, 128_000)}),
+    ],
+)
+def test_a_claim_that_names_a_count_is_tested_on_no_other(
+    training: float,
+    left_out: dict[str, tuple[int, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chi2023_probes, "_errors", errors_that_fall)
+    config = ReproduceConfig("chi2023", n_seeds=2, training=training, preset="large")
+    figures, claims, notes = chi2023_probes.probes(config, Cells(tmp_path, quietly), "cpu")
+    every = {"probe-few", "probe", "probe-small-vocabulary", "probe-bidirectional"}
+    assert set(claims) == every - set(left_out)
+    assert len(figures) == 2
+    assert list(notes) == [
+        f"The claim {claim} is left out: it is of {named:,} sequences, and the probe has seen "
+        f"{seen:,}."
+        for claim, (named, seen) in left_out.items()
+    ]
+    for claim in ("probe-few", "probe"):
+        says = paper("chi2023").claim(claim).says.replace(",", "")
+        assert f"has seen {chi2023_probes._NAMED[claim]} sequences" in says
+
+
 def test_a_preset_reads_the_first_block_on_many_more_sequences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,8 +365,7 @@ def test_a_preset_reads_the_first_block_on_many_more_sequences(
 
     def errors(base: Any, counts: Sequence[int], device: str, seed: int) -> dict[str, np.ndarray]:
         fitted.append((base.n_layers, counts))
-        falling = np.geomspace(8, 1, len(counts))[:, None].repeat(base.n_layers + 1, axis=1)
-        return {"two_layer": falling, "variance": falling}
+        return errors_that_fall(base, counts, device, seed)
 
     monkeypatch.setattr(chi2023_probes, "_errors", errors)
     found = {}
@@ -310,7 +373,8 @@ def test_a_preset_reads_the_first_block_on_many_more_sequences(
         fitted.clear()
         config = ReproduceConfig("chi2023", n_seeds=2, preset=preset)
         cells = Cells(tmp_path / str(preset), lambda title, kept: None)
-        (_, by_data), found[preset] = chi2023_probes.probes(config, cells, "cpu")
+        (_, by_data), found[preset], notes = chi2023_probes.probes(config, cells, "cpu")
+        assert notes == ()
         most = 64000 if preset else 1024
         n_layers, counts = max(fitted, key=lambda one: one[1][-1])
         assert (n_layers, counts[-1]) == (1 if preset else 3, most)
