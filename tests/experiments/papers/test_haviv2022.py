@@ -24,7 +24,9 @@ from experiments.papers.haviv2022.experiment import (
     unseen_text,
 )
 from experiments.papers.haviv2022.masked import blanks
+from experiments.papers.registry import paper
 from experiments.papers.reproduce import reproduce
+from experiments.results.claims import NOT_MEASURED
 from experiments.results.findings import chances
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
@@ -208,7 +210,28 @@ def test_an_error_that_goes_on_falling_does_not_rise() -> None:
 def test_how_fast_the_error_falls_is_not_testable_where_it_does_not() -> None:
     trained, *rest = planted_arrays()
     trained["NoPE"]["error"][:, 1:] = 2.3
-    assert "falls" not in haviv2022._claims(trained, *rest)
+    found = haviv2022._claims(trained, *rest)
+    assert "falls" not in found
+    [note] = haviv2022._left_out(found)
+    assert note.startswith("The claim falls is left out: ")
+    assert [*haviv2022._left_out(haviv2022._claims(*planted_arrays()))] == []
+
+
+def test_noise_hardly_falls_and_a_planted_fall_does() -> None:
+    """Of noise the least error is the second layer's in one of five draws: a share of 1."""
+    rng, test = np.random.default_rng(0), paper("haviv2022").claim("falls")
+
+    def share_reproduced(by_layer: list[float]) -> float:
+        said = []
+        for _ in range(100):
+            trained, *rest = planted_arrays()
+            trained["NoPE"]["error"] = 2.2 + np.array(by_layer) + rng.normal(0, 0.02, (2, 5))
+            found = haviv2022._claims(trained, *rest).get("falls", NOT_MEASURED)
+            said.append(test.verdict(found.value, found.ci_low, found.ci_high) == "reproduced")
+        return float(np.mean(said))
+
+    assert share_reproduced([0.0, 0.0, 0.0, 0.0, 0.0]) < 0.05
+    assert share_reproduced([0.0, -1.0, -1.5, -1.4, -1.4]) > 0.9
 
 
 def test_shares_are_of_what_learned_positions_gain_where_they_do() -> None:
