@@ -243,6 +243,10 @@ def _claims(
         after, before = np.split(means, 2, axis=1)
         return after.min(axis=1) / before.min(axis=1)
 
+    def more_without(means: Float[Array, "row two_layers"]) -> Float[Array, " row"]:
+        unmasked, causal = np.split(means, 2, axis=1)
+        return (unmasked.min(axis=1) - causal.min(axis=1)) / middle
+
     def best_share(means: Float[Array, "row layer"]) -> Float[Array, " row"]:
         return means.min(axis=1) / middle
 
@@ -257,7 +261,10 @@ def _claims(
         "training": over_seeds(
             np.concatenate((nope["error"], untrained["error"]), axis=1), trained_over_untrained
         ),
-        "mask": over_seeds(nope["unmasked"], best_share),
+        # The embedding is the same with and without the mask.
+        "mask": over_seeds(
+            np.concatenate((nope["unmasked"][:, 1:], nope["error"][:, 1:]), axis=1), more_without
+        ),
         "masked": over_seeds(_of_all(masked, "loss"), lambda means: means[:, 0] / means[:, 1]),
     }
     if all(

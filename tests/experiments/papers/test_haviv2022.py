@@ -192,12 +192,28 @@ def test_claims_are_the_numbers_that_they_say() -> None:
             "near-explicit": 0.3 / quarter,
             "rises": 0.1,
             "training": 0.6 / 1.2,
-            "mask": 2.0 / quarter,
+            "mask": (2.0 - 0.6) / quarter,
             "masked": 2.7 / 1.2,
             # Of two nats 1.5 are lost, of one 0.05.
             "masked-more": 1.5 / 2.0 - 0.05 / 1.0,
         }
     )
+
+
+def test_the_mask_gives_nothing_away_where_no_layer_knows_position() -> None:
+    """Nor does an embedding that is lower by chance: it is the same with and without the mask."""
+    test = paper("haviv2022").claim("mask")
+    trained, *rest = planted_arrays()
+    rng = np.random.default_rng(0)
+    at_chance = {name: 2.2 + rng.normal(0, 0.01, (2, 5)) for name in ("error", "unmasked")}
+    at_chance["error"][:, 0] = at_chance["unmasked"][:, 0] = 1.0
+    trained["NoPE"] |= at_chance
+    found = haviv2022._claims(trained, *rest)["mask"]
+    best = [at_chance[name].mean(axis=0)[1:].min() for name in ("unmasked", "error")]
+    assert found.value == pytest.approx((best[0] - best[1]) / (20 / 9))
+    assert test.verdict(found.value, found.ci_low, found.ci_high) == "uncertain"
+    found = haviv2022._claims(*planted_arrays())["mask"]
+    assert test.verdict(found.value, found.ci_low, found.ci_high) == "reproduced"
 
 
 def test_an_error_that_goes_on_falling_does_not_rise() -> None:
