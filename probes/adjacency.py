@@ -1,8 +1,8 @@
 """Adjacency: whether of two activations the nearer one is the more similar.
 
 Zuo, Guerzhoy and Guerzhoy 2025 (arXiv 2501.00073) score it with a probability whose exact formula
-could not be checked: three candidates are computed here. A map of cosines may come a few of its
-rows at a time.
+could not be checked: three candidates are computed here, and the mirror of one. A map of cosines
+may come a few of its rows at a time.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,6 +29,15 @@ def adjacency_a(cosines: Cosines) -> PerSequence:
     diagonal never enters.
     """
     return _whole(_nearer_a, cosines)
+
+
+def adjacency_a_mirrored(cosines: Cosines) -> PerSequence:
+    """P(C_ij > C_ik) over i < j < k: as `adjacency_a`, of two later ones.
+
+    Activations that come nearer to one common vector with position have a high A without any
+    nearness: the later of two is then the more similar one. Their mirrored A is low.
+    """
+    return adjacency_a(cosines.flip((-2, -1)))
 
 
 def adjacency_b(cosines: Cosines) -> PerSequence:

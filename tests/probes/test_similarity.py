@@ -1,7 +1,7 @@
 """Adjacency by brute force, theory of cumulative means, seriation against scipy's Kendall tau."""
 
 from collections.abc import Iterable
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probes import similarity
-from probes.adjacency import adjacency_a, adjacency_b, adjacency_c
+from probes.adjacency import adjacency_a, adjacency_a_mirrored, adjacency_b, adjacency_c
 from probes.errors import ProbeError
 from probes.scores import SHUFFLED
 from probes.similarity import (
@@ -62,6 +62,10 @@ def test_adjacency_is_its_definition_ties_included(n, levels, seed):
     matrices = rng.integers(levels, size=(3, n, n)) / 8
     expected = np.transpose([brute_force(matrix) for matrix in matrices])
     np.testing.assert_allclose(adjacency(torch.from_numpy(matrices)), expected)
+    triples = list(combinations(range(n), 3))
+    later = [[beats(C[i, j], C[i, k]) for i, j, k in triples] for C in matrices]
+    found = adjacency_a_mirrored(torch.from_numpy(matrices))
+    np.testing.assert_allclose(found, np.mean(later, axis=1))
 
 
 def test_a_matrix_that_falls_from_its_diagonal_is_perfect():

@@ -12,8 +12,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.zuo2025.carriers import carrier_errors, carriers_figure, error_ratio
 from experiments.papers.zuo2025.presets import PRESETS
-from experiments.papers.zuo2025.scores import SCORES, SITES, read_activations
+from experiments.papers.zuo2025.scores import (
+    SCORES,
+    SITES,
+    deciding,
+    farthest,
+    read_activations,
+    weakest,
+)
 from experiments.papers.zuo2025.trained import trained_findings
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, log_spaced, over_seeds, panel
@@ -21,11 +29,9 @@ from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
-from nope_interp.streams import read_at, stream
+from nope_interp.streams import read_at
 from nope_interp.theory.laws import LayerLaw
-from probes.regression import LinearProbe
-from probes.similarity import cosine_profile, cosine_similarity
-from probes.variance import VarianceProbe
+from probes.similarity import cosine_similarity
 
 BASE = "base"
 BIDIRECTIONAL = "bidirectional"
@@ -89,21 +95,16 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     law = LayerLaw.of(base).cosine(at[:, None], at)
     means = read("cosine law", _first_cosines, n_layers=1 / base.n_layers, attn_only=True)["mean"]
     cosines = means[:, at[:, None] - 1, at - 1]
-    by_setting = {
-        name: over_seeds(found[name]["blocks"][..., 0], lambda means: means.min(axis=-1))
-        for name in _IN_RANGE
-    }
+    by_setting = {name: weakest(deciding(found[name]["blocks"])) for name in _IN_RANGE}
     worst = min(by_setting, key=lambda name: by_setting[name].ci_low)
     claims = {
         "every-layer": by_setting[BASE],
-        "embedding": over_seeds(found[BASE]["sites"][:, 0, 0]),
-        "first-layer": over_seeds(found[BASE]["sites"][:, 1, 0]),
+        "embedding": farthest(deciding(found[BASE]["sites"][:, 0])),
+        "first-layer": weakest(deciding(found[BASE]["sites"][:, 1])),
         "cosine-law": over_seeds(cosines, lambda means: np.abs(means - law.flatten()).max(axis=-1)),
-        "bidirectional": over_seeds(
-            found[BIDIRECTIONAL]["sites"][:, :, 0], lambda means: np.abs(means - 0.5).max(axis=-1)
-        ),
+        "bidirectional": farthest(deciding(found[BIDIRECTIONAL]["sites"])),
         "hyperparameters": by_setting[worst],
-        "carriers": over_seeds((carriers["cosines"] / carriers["variances"]).mean(axis=1)),
+        "carriers": over_seeds(error_ratio(carriers, base.n_ctx).mean(axis=1)),
     }
     random = Findings(
         claims,
@@ -111,15 +112,15 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             _map(found),
             _matrices(base.n_ctx, found[BASE]["cosines"]),
             _law(at, law, cosines),
-            _compared(base, carriers),
+            carriers_figure(base.n_ctx, carriers),
         ),
         setting=f"{len(config.seeds)} random models for each of {len(SETTINGS)} settings; base: "
         f"{base.n_layers} layers, 6 heads, width {base.d_model}, {base.n_ctx} positions, "
         f"vocabulary 10,000, GPT-2's initialisation; {_SEQUENCES} sequences each",
         notes=(
             f"Of the settings in the claim's range, {worst!r} has the lowest score.",
-            "The paper's score could not be checked. Adjacency A, over all pairs left of the "
-            "diagonal, decides the claims. B and C stand beside it.",
+            "The paper's score could not be checked. Claims rest on adjacency A, its mirror and C, "
+            "on whichever says least for them. B stands beside these.",
         ),
     )
     if config.preset is None:
@@ -160,44 +161,7 @@ def _first_cosines(model: HookedTransformer) -> dict[str, Array]:
 
 
 def _carriers(model: HookedTransformer) -> dict[str, Float[Array, " layer"]]:
-    """Error of position after each block: from an activation's cosines with the others, from its
-    variance beside theirs by the same reader, and from its own variance alone."""
-    seed, n_ctx = model.config.seed, model.config.n_ctx
-    probes = {
-        hook_name(layer, "resid_post"): {
-            "cosines": LinearProbe(seed=seed),
-            "variances": LinearProbe(seed=seed),
-            "variance": VarianceProbe(seed=seed),
-        }
-        for layer in range(model.config.n_layers)
-    }
-
-    def feed(activations: Tensor, name: str, stage: str) -> None:
-        later = activations[:, 1:]  # the first position is left out
-        read = {
-            "cosines": cosine_profile(cosine_similarity(later)),
-            "variances": cosine_profile(log_variance_differences(later)),
-            "variance": later,
-        }
-        for kind, probe in probes[name].items():
-            getattr(probe, stage)(read[kind], torch.arange(1, n_ctx))
-
-    both = _tokens(model.config, 2 * _PROBE_SEQUENCES).chunk(2)
-    for part, stage in zip(both, ("update", "evaluate"), strict=True):
-        stream(model, part, {name: partial(feed, name=name, stage=stage) for name in probes})
-    results = {"cosines": "linear", "variances": "linear", "variance": "variance"}
-    return {
-        kind: np.array([p[kind].result()[result].score("mae").value for p in probes.values()])
-        for kind, result in results.items()
-    }
-
-
-def log_variance_differences(
-    activations: Float[Tensor, "batch pos d_model"],
-) -> Float[Tensor, "batch pos pos"]:
-    """How much larger the variance of each other one is, as a difference of logarithms."""
-    log = activations.var(dim=-1).log()
-    return log[:, None, :] - log[:, :, None]
+    return carrier_errors(model, _tokens(model.config, 2 * _PROBE_SEQUENCES))
 
 
 @figure(
@@ -261,28 +225,3 @@ def _law(
             reference={"sqrt(i/j)": np.sqrt(np.minimum(at, at[i]) / np.maximum(at, at[i]))},
             measured={"measured": cosines[:, i]},
         )
-
-
-@figure("carriers", "layer", "mean absolute error, positions", claims=("carriers",))
-def _compared(base: TransformerConfig, carriers: Mapping[str, Array]) -> Iterator[Panel]:
-    """Two carriers of position.
-
-    Held-out error of position after each block of the base, by ridge regression. One reads nine
-    quantiles of what an activation has in common with the others of its sequence, later ones
-    included. The other reads its own variance.
-    """
-    layers = np.arange(1, base.n_layers + 1)
-    names = {
-        "from its cosines with the others": "cosines",
-        "from its variance beside the others'": "variances",
-        "from its own variance alone": "variance",
-    }
-    yield panel(
-        "error",
-        layers,
-        chance={"chance, L/4": (base.n_ctx - 1) / 4},
-        measured={name: carriers[key] for name, key in names.items()},
-    )
-    ratio = carriers["cosines"] / carriers["variances"]
-    title = "cosines over variances, by the same reader"
-    yield panel(title, layers, chance={"alike": 1}, measured={"ratio": ratio})

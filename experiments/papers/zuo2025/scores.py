@@ -11,17 +11,26 @@ from torch import Tensor
 
 from experiments.papers.answering import accuracies, trained_to_answer
 from experiments.papers.zuo2025.presets import Preset
-from experiments.results.findings import Array, slope
+from experiments.results.findings import Array, over_seeds, slope
+from experiments.results.measured import Measured
 from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Sequences
 from nope_interp.sites import hook_name
 from nope_interp.streams import read_at
-from probes.adjacency import adjacency_a, adjacency_b, adjacency_c
+from probes.adjacency import adjacency_a, adjacency_a_mirrored, adjacency_b, adjacency_c
 from probes.similarity import cosine_similarity
 from probes.variance import activation_variance
 
-SCORES = {"A": adjacency_a, "B": adjacency_b, "C": adjacency_c}
+SCORES = {
+    "A": adjacency_a,
+    "B": adjacency_b,
+    "C": adjacency_c,
+    "A mirrored": adjacency_a_mirrored,
+}
+# Claims rest on all of these. Activations that come nearer to one common vector with position pass
+# A without any nearness, and C by a little; those that go away from it pass A mirrored.
+DECIDING = ("A", "C", "A mirrored")
 _OF_LAYER = {
     "attn_out": "attention",
     "resid_mid": "after it",
@@ -40,7 +49,7 @@ def read_activations(
 ) -> dict[str, Array]:
     """Means over sequences, of activations from position `first` on.
 
-    * sites [site score], blocks [layer score]: scores A, B, C at `SITES` and after every block.
+    * sites [site score], blocks [layer score]: `SCORES` at `SITES` and after every block.
     * cosines [site pos pos]: matrices at `SITES`.
     * variance [layer pos]: of an activation's components, after every block.
     """
@@ -102,10 +111,25 @@ def _with_and_without_mask(model: HookedTransformer, tokens: Sequences) -> dict[
     return found
 
 
-def above_unmasked(cell: Mapping[str, Array]) -> Float[Array, "seed step layer"]:
-    """Adjacency A after each block minus that of the same weights without the causal mask, of what
+def deciding(scores: Float[Array, "*rows score"]) -> Float[Array, "*rows deciding"]:
+    """Those of `SCORES` that claims rest on."""
+    return scores[..., [list(SCORES).index(name) for name in DECIDING]]
+
+
+def weakest(scores: Float[Array, "seed *k deciding"]) -> Measured:
+    """The pattern where it is weakest: the smallest mean over seeds, of all scores and places."""
+    return over_seeds(scores, lambda means: means.min(axis=-1))
+
+
+def farthest(scores: Float[Array, "seed *k deciding"]) -> Measured:
+    """The largest distance of a mean over seeds from no pattern, of all scores and places."""
+    return over_seeds(scores, lambda means: np.abs(means - 0.5).max(axis=-1))
+
+
+def above_unmasked(cell: Mapping[str, Array]) -> Float[Array, "seed step layer deciding"]:
+    """Adjacency after each block minus that of the same weights without the causal mask, of what
     `read_through_training` gave for each seed."""
-    return cell["blocks"][..., 0] - cell["unmasked_blocks"][..., 0]
+    return deciding(cell["blocks"]) - deciding(cell["unmasked_blocks"])
 
 
 def variance_trend(variance: Float[Array, "*rows pos"]) -> Float[Array, "*rows"]:

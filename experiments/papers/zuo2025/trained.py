@@ -13,13 +13,16 @@ from experiments.papers.config import ReproduceConfig
 from experiments.papers.zuo2025.control import control_findings
 from experiments.papers.zuo2025.presets import Preset
 from experiments.papers.zuo2025.scores import (
+    DECIDING,
+    SCORES,
     SITES,
     above_unmasked,
     read_through_training,
     variance_trend,
+    weakest,
 )
 from experiments.results.figures import figure
-from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
+from experiments.results.findings import Array, Findings, Panel, panel
 from experiments.runs.cells import Cells
 from nope_interp.training.loop import watched_steps
 
@@ -59,7 +62,7 @@ def _through_training(
     )
     learned = {task: cell["accuracy"][:, -1] >= LEARNED for task, cell in found.items()}
     by_task = {
-        task: over_seeds(above_unmasked(cell)[learned[task], -1], lambda means: means.min(axis=-1))
+        task: weakest(above_unmasked(cell)[learned[task], -1])
         for task, cell in found.items()
         if learned[task].sum() > 1  # for an interval
     }
@@ -98,19 +101,21 @@ def _through_training(
 def _adjacency(found: Found) -> Iterator[Panel]:
     """Adjacency in trained models.
 
-    Adjacency A, and B and C where it is said, after each block, on held-out examples, position 0
+    Adjacency A, and others where it is said, after each block, on held-out examples, position 0
     left out. Prompts and answers have a structure of their own: the trained weights without the
     causal mask show what that gives.
     """
     for task, cell in found.items():
-        last = cell["blocks"][:, -1]
+        last, unmasked = cell["blocks"][:, -1], cell["unmasked_blocks"][:, -1]
         scores = {
             "trained": last[..., 0],
             "before training": cell["blocks"][:, 0, :, 0],
-            "without the causal mask": cell["unmasked_blocks"][:, -1, :, 0],
-            "trained, score B": last[..., 1],
-            "trained, score C": last[..., 2],
+            "without the causal mask": unmasked[..., 0],
         }
+        for i, score in enumerate(SCORES):
+            if score != "A":
+                scores[f"trained, score {score}"] = last[..., i]
+                scores[f"without the causal mask, score {score}"] = unmasked[..., i]
         yield panel(task, np.arange(last.shape[1]), chance={"no pattern": 0.5}, measured=scores)
 
 
@@ -190,18 +195,22 @@ def sweep_findings(config: ReproduceConfig, preset: Preset, cells: Cells, device
         title=lambda run: "{} with {}, through training".format(*run),
     )
     found: dict[str, dict[str, Mapping[str, Array]]] = {task: {} for task in steps}
-    by_setting: dict[str, list[float]] = {}
+    above: dict[str, dict[str, Array]] = {task: {} for task in steps}
     for (task, setting), cell in read.items():
         learned = cell["accuracy"][0, -1] >= LEARNED
         found[task][setting if learned else f"{setting}, not learned"] = cell
         if learned:
-            by_setting.setdefault(setting, []).append(float(_above(cell)[-1]))
-    above = {setting: float(np.mean(values)) for setting, values in by_setting.items()}
-    claims, lowest = {}, "none"
-    if len(above) > 1:
-        claims["trained-sweep"] = over_seeds(np.array([*above.values()]))
-        weakest = min(above, key=above.__getitem__)
-        lowest = f"{weakest!r} with {above[weakest]:.3g}"
+            above[task][setting] = _above(cell)[-1]
+    by_task = {
+        task: weakest(np.array([*of_task.values()]))
+        for task, of_task in above.items()
+        if len(of_task) > 1  # for an interval
+    }
+    claims = {}
+    if by_task:  # no other task may average away the one without the pattern
+        claims["trained-sweep"] = min(by_task.values(), key=lambda measured: measured.value)
+    every = [(of.min(), task, name) for task, each in above.items() for name, of in each.items()]
+    lowest = "{1} with {2!r}, {0:.3g}".format(*min(every)) if every else "none"
     length = " and ".join(f"{task} for {n} steps" for task, n in steps.items())
     return Findings(
         claims,
@@ -210,17 +219,19 @@ def sweep_findings(config: ReproduceConfig, preset: Preset, cells: Cells, device
         f"initialisation, trained on {length}",
         notes=(
             "Sizes and initialisations after training: "
-            f"{sum(map(len, by_setting.values()))} of {len(read)} "
-            f"models learned their task; the setting where the pattern is weakest: {lowest}.",
+            f"{len(every)} of {len(read)} models learned their task; "
+            f"the task and setting where the pattern is weakest: {lowest}. "
+            "All settings share one seed.",
         ),
     )
 
 
-def _above(cell: Mapping[str, Array]) -> Float[Array, " step"]:
-    """Adjacency A minus that of the same weights without the causal mask, at each watched step,
-    after the block where that is lowest at the end of training."""
+def _above(cell: Mapping[str, Array]) -> Float[Array, "step deciding"]:
+    """Each score minus that of the same weights without the causal mask, at each watched step,
+    after the block where that score's difference is lowest at the end of training."""
     [above] = above_unmasked(cell)
-    return above[:, above[-1].argmin()]
+    lowest = above[-1].argmin(axis=0)
+    return above[:, lowest, np.arange(len(DECIDING))]
 
 
 def _last_trend(cell: Mapping[str, Array], what: str = "variance") -> Float[Array, " step"]:
@@ -252,22 +263,25 @@ def _sweep_map(found: BySetting) -> Iterator[Panel]:
 @figure(
     "sweep-through-training",
     _STEPS,
-    "adjacency A, minus that without the mask",
+    "adjacency, minus that without the mask",
     claims=("trained-sweep",),
     log="x",
 )
 def _sweep_through(found: BySetting, steps: Mapping[str, int]) -> Iterator[Panel]:
     """Adjacency through training, over sizes and initialisations.
 
-    Adjacency A minus that of the same weights without the causal mask, at optimiser steps 0, 1, 2,
-    4 and so on, and the last. Of each model one block is shown, at all steps: the one after which
-    this difference is lowest at the end of training, as in the claim. Each curve is one model and
-    changes one thing of the base.
+    Adjacency minus that of the same weights without the causal mask, at optimiser steps 0, 1, 2, 4
+    and so on, and the last. Of each model and score one block is shown, at all steps: the one after
+    which this difference is lowest at the end of training, as in the claim. Each curve is one
+    model, and changes one thing of the base. All share one seed.
     """
     for task, of_task in found.items():
         watched = np.array(watched_steps(steps[task])) + 1
         above = {name: _above(cell) for name, cell in of_task.items()}
-        yield panel(task, watched, chance={"as without the mask": 0}, measured=above)
+        for i, score in enumerate(DECIDING):
+            scores = {name: of_model[:, i] for name, of_model in above.items()}
+            title = f"{task}, {score}"
+            yield panel(title, watched, chance={"as without the mask": 0}, measured=scores)
 
 
 @figure(
