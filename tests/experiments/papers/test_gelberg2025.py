@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.papers.gelberg2025.experiment import _numbers
+from experiments.papers.gelberg2025.experiment import _left_out, _numbers, _shown
 from experiments.papers.gelberg2025.models import (
     CONTROL,
     DROPPED,
@@ -15,6 +15,9 @@ from experiments.papers.gelberg2025.models import (
     curve_steps,
     read_model,
 )
+from experiments.papers.recorded import recorded
+from experiments.papers.registry import paper
+from experiments.results.measured import Measured
 from experiments.results.measurements import INTACT
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
@@ -63,6 +66,44 @@ def test_claims_are_differences_of_losses() -> None:
     assert {name: values.item() for name, values in _numbers(found).items()} == pytest.approx(
         expected
     )
+
+
+# As a reviewer read them after one step of training and one of recalibration.
+UNTRAINED = {
+    "converges": Measured(6e-05, -0.0006, 0.0013, 3),
+    "cost": Measured(4e-05, -0.0002, 0.0005, 3),
+    "recovers": Measured(0.0001, -0.0003, 0.0006, 3),
+    "extends": Measured(-0.007, -0.031, 0.007, 3),
+}
+LEARNED = {"converges": Measured(0.5, 0.4, 0.6, 3), "cost": Measured(2, 1, 3, 3)}
+
+
+@pytest.mark.parametrize(
+    ("learned", "shown"),
+    [
+        ({}, False),
+        ({"converges"}, False),
+        ({"cost"}, False),
+        ({"converges", "cost"}, True),
+    ],
+    ids=str,
+)
+def test_models_that_use_no_context_neither_recover_nor_extend(
+    learned: set[str], shown: bool
+) -> None:
+    """Both bounds are from above alone, and such models are within them."""
+    of = paper("gelberg2025")
+    for id in ("recovers", "extends"):
+        assert of.claim(id).verdict(*tuple(vars(UNTRAINED[id]).values())[:3]) == "reproduced"
+    claims = UNTRAINED | {id: LEARNED[id] for id in learned}
+    kept = _shown(of, claims)
+    assert kept == (claims if shown else {id: claims[id] for id in ("converges", "cost")})
+    assert len([*_left_out(kept)]) == (not shown)
+
+
+def test_the_kept_run_has_learned() -> None:
+    for run in recorded("gelberg2025"):
+        assert _shown(paper("gelberg2025"), run.found) == run.found
 
 
 def test_the_gradient_is_that_of_attention_written_out() -> None:
