@@ -32,6 +32,7 @@ SCALES = tuple(sorted({*POWERS_OF_TWO[1:], *PERIODS, *WAVELENGTHS}))
 Over 320 steps a rate tells a scale only where the two differ by less than one turn in them, so a
 grid that left one ladder's scales out would show that ladder to tell nothing.
 """
+_FEWEST = 8  # sequences, to hold some out
 
 
 def phases(n_steps: int, scales: Sequence[int | float]) -> Float[np.ndarray, "time two_scale"]:
@@ -75,17 +76,61 @@ def clock_decoding(
         UserError: for fewer than 8 sequences, inputs that the model refuses, or wrong scales.
     """
     n_sequences, n_steps = inputs.shape[:2]
-    if n_sequences < 8:
-        raise UserError(f"there are {n_sequences} sequences: give at least 8, to hold some out.")
+    if n_sequences < _FEWEST:
+        raise UserError(
+            f"there are {n_sequences} sequences: give at least {_FEWEST}, to hold some out."
+        )
     targets = phases(n_steps, scales)
-    n_fit = n_sequences * 3 // 4
     with torch.no_grad():
         cache = model.run_with_cache(inputs)[1]
-    errors = [
-        _squared_errors(cache[f"modules.{module}.hook_hidden"], targets, n_fit).mean(axis=0)
-        for module in range(len(model.clocks))
-    ]
-    return 1 - np.stack(errors) / _pair_sums(np.square(targets - targets.mean(axis=0)).sum(axis=0))
+    names = (f"modules.{module}.hook_hidden" for module in range(len(model.clocks)))
+    return np.stack([_told(cache[name], targets) for name in names])
+
+
+def held_noise(
+    width: int, period: int, n_steps: int, generator: torch.Generator
+) -> Float[Tensor, "time width"]:
+    """White noise drawn anew at times 0, T, 2T, ... and held between: a clock that learned nothing.
+
+    Args:
+        width: units.
+        period: T, in time steps.
+        n_steps: how long it is.
+        generator: what draws the noise.
+    """
+    ticks = torch.randn(-(-n_steps // period), width, generator=generator)
+    return ticks.repeat_interleave(period, dim=0)[:n_steps]
+
+
+def held_noise_decoding(
+    width: int,
+    n_draws: int,
+    *,
+    periods: Sequence[int] = POWERS_OF_TWO,
+    scales: Sequence[int | float] = SCALES,
+) -> Float[np.ndarray, "draw module scale"]:
+    """`clock_decoding` of modules whose states are `held_noise`, for each draw of it.
+
+    The sequences of a draw have the same states, as a trained module's nearly are: a linear map can
+    read position off them, and what it reads at which scale comes from the clock alone.
+
+    Args:
+        width: units of a module.
+        n_draws: how often all modules are drawn.
+        periods: of the modules, in time steps.
+        scales: of position, in time steps.
+
+    Raises:
+        UserError: for wrong scales.
+    """
+    targets = phases(LENGTH, scales)
+
+    def told(draw: int) -> Float[np.ndarray, "module scale"]:
+        generator = stream("held noise", draw)
+        noise = (held_noise(width, period, LENGTH, generator) for period in periods)
+        return np.stack([_told(one.expand(_FEWEST, -1, -1), targets) for one in noise])
+
+    return np.stack([told(draw) for draw in range(n_draws)])
 
 
 def rotary_decoding(
@@ -142,6 +187,14 @@ def clocks_beside_rotary(
     left = fit_waveform(model, waveform(seed), epochs, learning_rate)
     trained = clock_decoding(model, inputs)
     return {"trained": trained, "random": random, "rotary": rotary_decoding(ROTARY), "nmse": left}
+
+
+def _told(
+    states: Float[Tensor, "sequence time width"], targets: Float[np.ndarray, "time two_scale"]
+) -> Float[np.ndarray, " scale"]:
+    """R² on the last quarter of the sequences of a map fitted on the others."""
+    errors = _squared_errors(states, targets, len(states) * 3 // 4).mean(axis=0)
+    return 1 - errors / _pair_sums(np.square(targets - targets.mean(axis=0)).sum(axis=0))
 
 
 def _squared_errors(

@@ -17,10 +17,12 @@ from experiments.papers.koutnik2014.clocks import (
     WAVELENGTHS,
     clock_decoding,
     clocks_beside_rotary,
+    held_noise,
+    held_noise_decoding,
     noisy_inputs,
     rotary_decoding,
 )
-from experiments.papers.koutnik2014.waveforms import LENGTH, PERIODS
+from experiments.papers.koutnik2014.waveforms import LENGTH, PERIODS, stream
 from nope_interp.errors import UserError
 from nope_interp.models.clockwork import ClockworkConfig, ClockworkRNN
 from nope_interp.models.config import TransformerConfig
@@ -78,6 +80,33 @@ def test_inputs_of_mean_0_tell_a_linear_map_nothing() -> None:
     model = ClockworkRNN(ClockworkConfig(1, 16, 1, periods=(1, 4)))
     inputs = noisy_inputs(256, 64, spread=1.0) - 1
     assert np.abs(clock_decoding(model, inputs, scales=(4, 16, 32))).max() < 0.02
+
+
+def test_held_noise_changes_at_ticks_alone() -> None:
+    states = held_noise(400, 16, 100, stream("test", 0)).numpy()
+    assert states.shape == (100, 400)
+    changes = np.flatnonzero((np.diff(states, axis=0) != 0).all(axis=1)) + 1
+    assert changes.tolist() == [16, 32, 48, 64, 80, 96]
+    assert (np.diff(states, axis=0) != 0).any(axis=1).sum() == 6
+    ticks = states[::16]
+    assert np.abs(np.corrcoef(ticks) - np.eye(7)).max() < 0.2  # four standard errors
+    assert ticks.std() == pytest.approx(1, abs=0.05)
+
+
+def test_held_noise_is_read_as_states_are() -> None:
+    """With as many units as ticks any staircase is fitted: what it tells is its steps' means."""
+    [found] = held_noise_decoding(8, 1, periods=(64, 40), scales=(100, 128, 160))
+    t = np.arange(LENGTH)
+    for module, period in enumerate((64, 40)):
+        for column, scale in enumerate((100, 128, 160)):
+            turn = np.exp(2j * np.pi * t / scale)
+            steps = [turn[t // period == tick] for tick in range(LENGTH // period)]
+            within = sum((abs(step - step.mean()) ** 2).sum() for step in steps)
+            whole = (abs(turn - turn.mean()) ** 2).sum()
+            assert found[module, column] == pytest.approx(1 - within / whole, abs=2e-3)
+    # White noise of 8 units at all of 320 times explains 8 of 319 parts of anything.
+    every = held_noise_decoding(8, 50, periods=(1,), scales=(7, 50))
+    assert every.mean() == pytest.approx(8 / 319, abs=0.004)
 
 
 def test_a_rotary_frequency_of_period_p_tells_scale_p_alone() -> None:
