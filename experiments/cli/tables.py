@@ -9,14 +9,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.papers.listing import RECORDED
+from experiments.papers.listing import RECORDED, time_of
 from experiments.results.answer import Answer, Reading
 from experiments.results.benchmark import MISSED, OUTCOMES, told
 from experiments.results.claims import AFTER, BEFORE, PILOTS, SETTING_LATER, TOO_LITTLE
 from experiments.results.intervals import Interval, with_interval
 from experiments.results.measurements import LOSS
 from experiments.results.percent import percent
-from experiments.runs.steps import duration
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
@@ -251,11 +250,11 @@ def _came_out(claims: pd.DataFrame) -> str:
 def _took(claims: pd.DataFrame) -> str:
     """How long all runs took that claims were read from, how many they are, and whether any of them
     is kept with the package."""
-    runs = claims[claims["run"] != ""].drop_duplicates(["size", "run"])
-    if runs.empty:
+    runs = _runs(claims)
+    if not runs:
         return "–"
-    told = duration(runs["seconds"].sum()) + (f", {len(runs)} runs" if len(runs) > 1 else "")
-    return f"{told} (kept)" if (runs["run"] == RECORDED).any() else told
+    told = time_of(claims) + (f", {len(runs)} runs" if len(runs) > 1 else "")
+    return f"{told} (kept)" if any(run == RECORDED for _, _, run in runs) else told
 
 
 def runs_of(claims: pd.DataFrame) -> Iterator[str]:

@@ -53,6 +53,16 @@ def listing(out: Path | str = "runs") -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def time_of(claims: pd.DataFrame) -> str:
+    """How long all runs took together that claims were read from.
+
+    Args:
+        claims: as `listing` gives them, with a run among them.
+    """
+    runs = claims[claims["run"] != ""].drop_duplicates(["size", "run"])
+    return duration(float(runs["seconds"].sum()))
+
+
 def _where(run: AnyRun) -> str:
     return RECORDED if isinstance(run, Recorded) else str(run.folder)
 
