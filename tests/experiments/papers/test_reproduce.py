@@ -89,7 +89,7 @@ TINY: dict[str, dict[str, Any]] = {
     "chi2023": {"width": 0.07, "length": 0.07, "depth": 0.34, "training": 0.03},
     "haviv2022": {"width": 0.25, "length": 0.25, "depth": 0.5, "training": 0.004},
     # An interval over two seeds reaches six times their distance to either side: nothing is sure.
-    "zuo2025": {"width": 0.25, "length": 0.25, "depth": 0.34, "n_seeds": 3},
+    "zuo2025": {"width": 0.5, "length": 0.5, "depth": 0.34, "n_seeds": 3},
     "kazemnejad2023": {"length": 0.25},
     "barbero2024": {"training": 0.003},
     "koutnik2014": {"width": 0.5, "training": 0.003},
