@@ -25,13 +25,13 @@ from experiments.papers.kazemnejad2023.first_tokens import (
 )
 from experiments.papers.kazemnejad2023.presets import Nope, Preset
 from experiments.results.figures import figure
-from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
+from experiments.results.findings import Array, Findings, Panel, over_seeds, panel, share
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask
 
 # One head is chosen in every second example, and read in the others.
 _FEWEST = 4
-# The bound of both claims: of a share, and of an R².
+# The bound of both claims, and of an R²; of a task's models so many make it count.
 _HALF = 0.5
 # What is read of one model, by the name of its array.
 _NUMBERS = ("r2", "all", "head", "position/r2", "inverted", "before", "no shift", "in order")
@@ -96,8 +96,9 @@ def counting_findings(preset: Preset, nope: Nope, learned: Bool[Array, "seed tas
         tasks = tuple(preset.tasks[t] for t in np.flatnonzero(counts.any(axis=0)))
         figures.append(_drawn(tasks, shares))
     if enough(inverts):
-        passed = (each("inverted") >= _HALF).astype(float)
-        claims["counter-inverted-tasks"] = over_seeds(by_task(passed, inverts))
+        # Where all tasks are alike nothing spreads; Wilson's interval knows how few they are.
+        of_tasks = by_task((each("inverted") >= _HALF).astype(float), inverts)
+        claims["counter-inverted-tasks"] = share(int((of_tasks >= _HALF).sum()), len(of_tasks))
     return Findings(
         claims,
         tuple(figures),

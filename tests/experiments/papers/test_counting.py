@@ -86,13 +86,22 @@ def test_claims_are_of_models_that_learned_and_that_can_be_read() -> None:
     assert inverted.endswith("where nothing shifts -7.00.")
 
 
-def test_the_share_of_models_that_invert_is_taken_task_by_task() -> None:
-    """One wild model of a task cannot decide."""
+def test_tasks_count_in_which_half_of_the_models_invert() -> None:
+    """One wild model of a task cannot decide; nor can tasks be certain because all are alike."""
     found = {task: nope([0.9] * 4, [0.9] * 4) for task in PRESET.tasks}
     found["reverse-mc"] |= {"counting/inverted": np.array([-99.0, 0.8, -99.0, 0.3])}
     findings = counting_findings(PRESET, found, np.ones((4, 2), dtype=bool))
-    assert findings.claims["counter-inverted-tasks"].value == pytest.approx((1 + 0.25) / 2)
-    assert findings.claims["counter-inverted-tasks"].n == 2
+    claim = findings.claims["counter-inverted-tasks"]
+    assert (claim.value, claim.n) == (0.5, 2)
+    none = {task: nope([0.9] * 4, [0.9] * 4) for task in PRESET.tasks}
+    for of_task in none.values():
+        of_task["counting/inverted"] = np.zeros(4)
+    claim = counting_findings(PRESET, none, np.ones((4, 2), dtype=bool)).claims[
+        "counter-inverted-tasks"
+    ]
+    # Wilson 1927, of none of two: z² / (n + z²).
+    assert (claim.value, claim.ci_low) == (0, 0)
+    assert claim.ci_high == pytest.approx(1.959964**2 / (2 + 1.959964**2), abs=1e-5)
 
 
 def test_too_few_models_make_no_claim() -> None:
