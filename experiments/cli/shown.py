@@ -27,6 +27,7 @@ _OF_CLAIMS = (
 )
 _OF_PAPERS = (
     "Reproduced: how many of the paper's own claims. Ours: how our further questions came out.",
+    "(-1): one is contradicted.",
     f"*: {_SMALL}",
     "Took: the time of all runs that these numbers are of.",
     "Kept: a run comes with the package.",

@@ -244,17 +244,15 @@ def _came_out(claims: pd.DataFrame) -> str:
         counts.get(word, 0) for word in ("reproduced", "reproduced small", "contradicted")
     )
     told = f"{whole + small} of {len(claims)}{'*' if small else ''}"
-    return f"{told}; {against} contradicted" if against else told
+    return f"{told} (-{against})" if against else told
 
 
 def _took(claims: pd.DataFrame) -> str:
-    """How long all runs took that claims were read from, how many they are, and whether any of them
-    is kept with the package."""
-    runs = _runs(claims)
+    """How long all runs took that claims were read from; whether any is kept with the package."""
+    runs = set(claims["run"]) - {""}
     if not runs:
         return "–"
-    told = time_of(claims) + (f", {len(runs)} runs" if len(runs) > 1 else "")
-    return f"{told} (kept)" if any(run == RECORDED for _, _, run in runs) else told
+    return f"{time_of(claims)} (kept)" if RECORDED in runs else time_of(claims)
 
 
 def runs_of(claims: pd.DataFrame) -> Iterator[str]:
