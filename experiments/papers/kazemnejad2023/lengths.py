@@ -52,8 +52,8 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
     )
     alone = len(preset.encodings) < len(ENCODINGS)
     setting = (
-        f"{len(seeds)} models for each of {len(preset.trained)} tasks and "
-        f"{preset.encodings[0] if alone else f'{len(ENCODINGS)} encodings'}, {steps} steps on "
+        f"{len(seeds)} {'NoPE ' if alone else ''}models for each of {len(preset.trained)} tasks"
+        f"{'' if alone else f' and {len(ENCODINGS)} encodings'}, {steps} steps on "
         f"{preset.lengths_said}"
     )
     if alone:

@@ -452,7 +452,7 @@ def test_nope_alone_has_the_numbers_that_it_has_beside_the_others(
     )
     assert {"dispersed", "uniform-scale", "head-scale"} <= alone.claims.keys() < every.claims.keys()
     assert alone.claims == {claim: every.claims[claim] for claim in alone.claims}
-    assert "2 models for each of 2 tasks and NoPE" in alone.setting
+    assert "2 NoPE models for each of 2 tasks, " in alone.setting
     of_every = {figure.id: figure for figure in every.figures}
     for figure in alone.figures:
         for panel, beside in zip(figure.panels, of_every[figure.id].panels, strict=True):
