@@ -32,8 +32,8 @@ class ReproduceConfig(Worded):
         training: factor on the training steps.
         preset: measure more, at these sizes. tiny trains models for kazemnejad2023 (about an hour
             on two cores) and zuo2025 (40 minutes). tiny-all trains kazemnejad2023's on all tasks
-            (five hours), tiny-nope without positions alone (one hour). small and paper do so on a
-            GPU. large gives a probe of chi2023 64,000 sequences (an hour and a half).
+            (four hours); so do small and paper, on a GPU. tiny-nope trains those without positions
+            alone (one hour). large gives a probe of chi2023 64,000 sequences (an hour and a half).
         seed: the first one; the others follow it.
         model: one more model to read, where the paper's experiment reads one: a hub name, a Hugging
             Face folder, a GGUF file, or a model.safetensors of ours.

@@ -19,8 +19,8 @@ def record(folder: Path | str, beside: bool = False) -> Path:
 
     Args:
         folder: where the run was kept.
-        beside: keep it beside what is kept, for the claims that it measured; in place of one that
-            was run alike.
+        beside: keep it beside what is kept, for the claims that it measured; where one was run
+            alike, in its place.
 
     Returns:
         The file written.
@@ -44,8 +44,10 @@ def record(folder: Path | str, beside: bool = False) -> Path:
         "tests": tests,
     }
     path = Path(str(kept_in(config.name)))
-    others = [run for run in all_kept(config.name) if run["config"] != kept["config"]]
-    return write_text(path, json.dumps([*(others if beside else []), kept], indent=1) + "\n")
+    runs = all_kept(config.name) if beside else []
+    alike = [kept if run["config"] == kept["config"] else run for run in runs]
+    runs = alike if kept in alike else [*runs, kept]
+    return write_text(path, json.dumps(runs, indent=1) + "\n")
 
 
 def main(words: Sequence[str]) -> None:

@@ -128,7 +128,8 @@ class Reproduction(RunOfFigures):
         more = {id for run in kept for id in run.found} - here
         if not more:
             return ""
-        given = " on a model given by --model" if any(run.config.model for run in kept) else ""
+        measured_more = [run for run in kept if run.found.keys() - here]
+        given = " on a model given by --model" if all(r.config.model for r in measured_more) else ""
         return (
             f"What is kept with the package has {len(more)} more of these claims{given}. See them "
             f"with nope-interp reproduce {self.paper.name} --list."

@@ -626,8 +626,8 @@ def test_a_page_names_what_the_kept_run_measured_too(finished: Reproduction) -> 
     more = kept - {outcome.claim.id for outcome in finished.outcomes if outcome.found.n}
     assert more
     assert finished.kept == (
-        f"What is kept with the package has {len(more)} more of these claims on a model given by "
-        "--model. See them with nope-interp reproduce kazemnejad2023 --list."
+        f"What is kept with the package has {len(more)} more of these claims. See them with "
+        "nope-interp reproduce kazemnejad2023 --list."
     )
     assert html.escape(finished.kept) in finished.html()
 
@@ -715,6 +715,10 @@ def test_a_run_kept_with_the_package_stands_where_there_is_none_of_yours(
         finished.config,
         dataclasses.replace(finished.config, n_seeds=3),
     ]
+    file.write_text(json.dumps([json.loads(file.read_text())[1], held]))
+    record(finished.folder, beside=True)  # where it stands: the other one stays the last
+    assert [run.config.n_seeds for run in recorded("kazemnejad2023")] == [3, 2]
+    file.write_text(json.dumps([held, json.loads(file.read_text())[0]]))
     of_both = kept_outcomes(finished.paper)
     numbers = {o.claim.id: o.found.value for o in of_both if o.found.n}
     assert numbers == {o.claim.id: o.found.value for o in kept.outcomes if o.found.n} | {
