@@ -190,8 +190,12 @@ def _frequencies(found: Mapping[str, Array], name: str) -> Findings:
     quarters = _quarters(found)
     positional = _positional(found)[found["rotating"]]
     of_heads = rearrange(quarters.mean(axis=0), "layer head quarter -> (layer head) quarter")
-    claims = {"frequencies": over_seeds(of_heads, _last_most)}
-    notes = [f"Frequencies: queries and keys of {name} are read after its norms of them, if any."]
+    claims, notes = {}, []
+    if found["turning"].min() >= _QUARTERS:
+        claims["frequencies"] = over_seeds(of_heads, _last_most)
+    else:
+        notes.append(f"Fewer than {_QUARTERS} frequencies turn in {name}: they have no quarters.")
+    notes.append(f"Queries and keys of {name} are read after its norms of them, if any.")
     ahead = _ahead(quarters[..., 0].mean(axis=0), positional)
     if len(ahead) > 1:
         claims["positional-heads"] = over_seeds(ahead)
@@ -214,7 +218,7 @@ def _quarters(found: Mapping[str, Array]) -> Float[Array, "sequence layer head q
     for layer, n in enumerate(found["turning"].tolist()):
         turning = found["share"][:, layer, :, :n]
         parts = np.array_split(turning / turning.sum(axis=-1, keepdims=True), _QUARTERS, axis=-1)
-        # With fewer frequencies than quarters the highest ones are the last that are not empty.
+        # With fewer frequencies than quarters the lower ones hold none.
         means = [part.mean(axis=-1) for part in parts if part.shape[-1]]
         means += [np.zeros_like(means[0])] * (_QUARTERS - len(means))
         by_layer.append(np.stack(means, axis=-1) * n / _QUARTERS)

@@ -139,6 +139,13 @@ def test_a_built_head_on_the_highest_frequencies_is_found(tmp_path: Path) -> Non
     assert found.claims["impossible-given"].value < 1e-6
 
 
+def test_what_has_no_quarters_is_not_asked_for_the_lowest(tmp_path: Path) -> None:
+    config = TransformerConfig(**SIZES, positions="rotary", rotary_kept=0.25)  # 2 of 8
+    found = read(saved(HookedTransformer(config), tmp_path), tmp_path)
+    assert "frequencies" not in found.claims
+    assert any("Fewer than 4 frequencies turn in model.safetensors" in of for of in found.notes)
+
+
 def test_a_model_without_rotation_is_read_for_copies_only(tmp_path: Path) -> None:
     model = HookedTransformer(TransformerConfig(**SIZES, init_scale=0.3))
     found = read(saved(model, tmp_path), tmp_path)
