@@ -273,7 +273,7 @@ def _usage(found: Mapping[str, Array], name: str) -> Iterator[Panel]:
 
 
 @figure(
-    "halves",
+    "quarters",
     "layer",
     "share of |q||k|",
     claims=("frequencies", "positional-heads"),

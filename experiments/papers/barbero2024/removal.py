@@ -86,24 +86,28 @@ def read_removed(
     rotating = [layer for layer in positions if layer.rotary_dims is not None]
     once = repeated.clone()
     once[:, -period:] = repeated[:, -period:].roll(1, dims=0)
-    for tokens, metrics, weights in (
-        (repeated, _ON_REPEATED, weight[: len(_ON_REPEATED)]),
-        (once, _ON_REPEATED, unrepeated),
-        (text, _METRICS[2:], weight[len(_ON_REPEATED) :]),
+    for tokens, metrics, weights, intact_alone in (
+        (repeated, _ON_REPEATED, weight[: len(_ON_REPEATED)], False),
+        (once, _ON_REPEATED, unrepeated, True),
+        (text, _METRICS[2:], weight[len(_ON_REPEATED) :], False),
     ):
         readers = {
             layer.layer: _Reader(layer, tokens.shape[1], metrics, period, seed + layer.layer)
             for layer in rotating
         }
-        listeners: dict[str, Listener] = on_rotated(
-            model, {layer: reader.meet for layer, reader in readers.items()}
-        )
-        listeners |= {pattern_hook(layer): reader.read for layer, reader in readers.items()}
+        listeners: dict[str, Listener] = {
+            pattern_hook(layer): reader.look if intact_alone else reader.read
+            for layer, reader in readers.items()
+        }
+        if not intact_alone:
+            listeners |= on_rotated(
+                model, {layer: reader.meet for layer, reader in readers.items()}
+            )
         stream(model, tokens, listeners)
         rows = [_METRICS.index(metric) for metric in metrics]
         for layer, reader in readers.items():
             weights[:, layer] = np.concatenate(reader.weight, axis=1).mean(axis=1)
-            if tokens is not once:
+            if not intact_alone:
                 found[rows, :, :, layer] = reader.result()
     unread = [at.layer for at in rotating if np.isnan(found[..., at.layer, :]).any()]
     return {
@@ -148,12 +152,16 @@ class _Reader:
             for dims in columns
         ]
 
+    def look(self, pattern: Maps) -> None:
+        """Weights on the targets, of the pattern alone."""
+        self.weight.append(np.array([self._weight(pattern.float(), of) for of in self.metrics]))
+
     def read(self, pattern: Maps) -> None:
         """Weights on the targets, of the pattern and of those with something removed."""
+        self.look(pattern)
         seen = self.layer.sees(self.length).to(pattern.device)
         (whole, *parts), self.parts = self.parts, []  # of no use to later layers
         scale = _scale(pattern.float(), whole, seen)
-        self.weight.append(np.array([self._weight(pattern.float(), of) for of in self.metrics]))
         if not torch.allclose(_attention(scale * whole, seen), pattern.float(), atol=_TOLERANCE):
             nothing = (len(self.metrics), 1 + 2 * len(REMOVED), len(pattern), pattern.shape[1])
             self.on_target.append(np.full(nothing, np.nan))

@@ -51,11 +51,9 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
         title=", ".join,
     )
     alone = len(preset.encodings) < len(ENCODINGS)
-    setting = (
-        f"{len(seeds)} {'NoPE ' if alone else ''}models for each of {len(preset.trained)} tasks"
-        f"{'' if alone else f' and {len(ENCODINGS)} encodings'}, {steps} steps on "
-        f"{preset.lengths_said}"
-    )
+    each = f"models for each of {len(preset.trained)} tasks"
+    kinds = f"NoPE {each}" if alone else f"{each} and {len(ENCODINGS)} encodings"
+    setting = f"{len(seeds)} {kinds}, {steps} steps on {preset.lengths_said}"
     if alone:
         trained = Findings({}, (_curves(preset, runs),), setting, (_learned_note(runs),))
         return trained.and_of(_nope_findings(preset, runs))

@@ -14,7 +14,7 @@ from experiments.papers.barbero2024 import given as barbero2024_given
 from experiments.papers.barbero2024.given import read_given
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.reproduce import reproduce
-from experiments.results.findings import Findings, Series
+from experiments.results.findings import Findings, Series, over_seeds
 from experiments.runs.cells import Cells
 from nope_interp.constructions.barbero import positional_head, rotary_frequencies, strength_needed
 from nope_interp.errors import UserError
@@ -98,7 +98,7 @@ def test_frequencies_are_the_norms_of_cached_queries_and_keys(
     for layer in range(2):
         times = 8 * share[:, layer].mean(axis=(0, 1))
         np.testing.assert_allclose(rows[f"L{layer}"].y, np.log2(times), atol=1e-5)
-    low = curves(found, "halves", "all heads, mean")["lowest quarter"]
+    low = curves(found, "quarters", "all heads, mean")["lowest quarter"]
     np.testing.assert_allclose(low.y, share[..., 6:].sum(-1).mean(axis=(0, 2)), rtol=1e-5)
     # Hardly trained, it has no positional heads: nothing to compare.
     assert "positional-heads" not in found.claims
@@ -126,7 +126,7 @@ def test_a_built_head_on_the_highest_frequencies_is_found(tmp_path: Path) -> Non
     model = HookedTransformer(TransformerConfig(**SIZES, positions="rotary"))
     model.load_state_dict(positional_head(high, 1, strength).float().state_dict())
     found = read(saved(model, tmp_path), tmp_path)
-    high = curves(found, "halves", "highest quarter")
+    high = curves(found, "quarters", "highest quarter")
     head = high["L0H0, previous-token"]
     np.testing.assert_array_equal(head.x, [0])
     assert head.y[0] == pytest.approx(1, abs=1e-6)
@@ -144,6 +144,23 @@ def test_what_has_no_quarters_is_not_asked_for_the_lowest(tmp_path: Path) -> Non
     found = read(saved(HookedTransformer(config), tmp_path), tmp_path)
     assert "frequencies" not in found.claims
     assert any("Fewer than 4 frequencies turn in model.safetensors" in of for of in found.notes)
+
+
+def test_positional_heads_are_held_against_others_of_their_layer() -> None:
+    high = np.array([[0.5, 0.1, 0.3], [0.9, 0.8, 0.4], [0.7, 0.7, 0.7]])
+    positional = np.array([[1, 0, 0], [1, 1, 0], [1, 1, 1]], dtype=bool)
+    # The last layer has no others.
+    np.testing.assert_allclose(barbero2024_given._ahead(high, positional), [0.3, 0.5, 0.4])
+
+
+def test_heads_that_use_all_quarters_alike_do_not_use_the_lowest_most() -> None:
+    """Whichever quarter random heads happen to use most, it is the lowest by chance."""
+    draw = np.random.default_rng(0)
+    found = [
+        over_seeds(draw.dirichlet(np.full(4, 9.0), size=16), barbero2024_given._last_most)
+        for _ in range(100)
+    ]
+    assert np.mean([measured.ci_low > 0 for measured in found]) < 0.05
 
 
 def test_a_model_without_rotation_is_read_for_copies_only(tmp_path: Path) -> None:
@@ -244,7 +261,7 @@ def test_the_real_gemma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert found.claims["frequencies"].n == 72
     assert found.claims["positional-heads"].n == 3
     assert found.claims["impossible-given"].value < 1e-4
-    high = curves(found, "halves", "highest quarter")
+    high = curves(found, "quarters", "highest quarter")
     assert {"L2H3, previous-token", "L4H1, previous-token"} <= set(high)
     assert high["L2H3, previous-token"].y[0] > 0.25
     # Gemma 3's global layers turn with another base than its local ones.

@@ -402,6 +402,15 @@ def _read_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counter, "_SPLITS", (("fit", 32), ("held_out", 16)))
 
 
+def _of_made_up_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[ReproduceConfig, Cells]:
+    _read_less(monkeypatch)
+    monkeypatch.setattr(lengths, "trained_and_read", _made_up)
+    config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.002, preset="tiny")
+    return config, Cells(tmp_path, lambda title, kept: None)
+
+
 def test_the_same_seed_gives_the_same_bits() -> None:
     first, again = (trained_and_read(small(), "copy-rsc", "none", 2, "cpu", 3) for _ in range(2))
     assert first.keys() == again.keys()
@@ -412,10 +421,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 def test_tasks_beside_the_others_are_shown_and_change_no_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _read_less(monkeypatch)
-    monkeypatch.setattr(lengths, "trained_and_read", _made_up)
-    config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.002, preset="tiny")
-    cells = Cells(tmp_path, lambda title, kept: None)
+    config, cells = _of_made_up_cells(tmp_path, monkeypatch)
     without, beside = (
         lengths.length_findings(config, dataclasses.replace(small(), beside=names), cells, "cpu")
         for names in ((), ("scan-natural",))
@@ -442,10 +448,7 @@ def test_tasks_beside_the_others_are_shown_and_change_no_claim(
 def test_nope_alone_has_the_numbers_that_it_has_beside_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _read_less(monkeypatch)
-    monkeypatch.setattr(lengths, "trained_and_read", _made_up)
-    config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.002, preset="tiny")
-    cells = Cells(tmp_path, lambda title, kept: None)
+    config, cells = _of_made_up_cells(tmp_path, monkeypatch)
     nope = dataclasses.replace(small(), encodings=("NoPE",))
     every, alone = (
         lengths.length_findings(config, preset, cells, "cpu") for preset in (small(), nope)
@@ -472,10 +475,8 @@ def test_tasks_whose_examples_never_reach_beyond_are_not_read_there(
         cell = _made_up(preset, task, *rest)
         return cell | {"refitted/count": (task != "pcfg") * cell["refitted/count"]}
 
-    _read_less(monkeypatch)
+    config, cells = _of_made_up_cells(tmp_path, monkeypatch)
     monkeypatch.setattr(lengths, "trained_and_read", made)
-    config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.002, preset="tiny")
-    cells = Cells(tmp_path, lambda title, kept: None)
     preset = dataclasses.replace(small(), tasks=("copy-rsc", "pcfg", "reverse-mc"))
     of_three = lengths.length_findings(config, preset, cells, "cpu")
     of_two = lengths.length_findings(config, small(), cells, "cpu")
