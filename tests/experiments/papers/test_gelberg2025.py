@@ -81,15 +81,15 @@ LEARNED = {"converges": Measured(0.5, 0.4, 0.6, 3), "cost": Measured(2, 1, 3, 3)
 @pytest.mark.parametrize(
     ("learned", "shown"),
     [
-        ({}, False),
-        ({"converges"}, False),
-        ({"cost"}, False),
-        ({"converges", "cost"}, True),
+        ((), False),
+        (("converges",), False),
+        (("cost",), False),
+        (("converges", "cost"), True),
     ],
     ids=str,
 )
 def test_models_that_use_no_context_neither_recover_nor_extend(
-    learned: set[str], shown: bool
+    learned: tuple[str, ...], shown: bool
 ) -> None:
     """Both bounds are from above alone, and such models are within them."""
     of = paper("gelberg2025")
