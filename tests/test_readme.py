@@ -17,7 +17,11 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 from tests.paths import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "findings").glob("*.md")),
+]
 # What each example prints, page by page.
 EXPECTED = {
     "benchmark.md": ["| bold |"],
@@ -52,10 +56,18 @@ def test_the_readme_is_short() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_name_files_that_exist(page: Path) -> None:
     linked = re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
-    lost = [
-        to for to in linked if "://" not in to and not (page.parent / to.split("#")[0]).exists()
-    ]
-    assert lost == []
+    named = [to.partition("#") for to in linked if "://" not in to]
+    places = [(page.parent / name if name else page, anchor) for name, _, anchor in named]
+    assert [place for place, _ in places if not place.exists()] == []
+    asked = [(place, anchor) for place, anchor in places if anchor and place.suffix == ".md"]
+    assert [(place.name, a) for place, a in asked if a not in anchors_of(place)] == []
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    titles = re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), re.M)
+    shown = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles)
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in shown}
 
 
 def test_the_main_job_takes_at_most_ten_lines() -> None:
