@@ -21,6 +21,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "findings").glob("*.md")),
+    *sorted((ROOT / "docs" / "papers").glob("*.md")),
 ]
 # What each example prints, page by page.
 EXPECTED = {

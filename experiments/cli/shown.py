@@ -23,7 +23,7 @@ _OF_CLAIMS = (
     "Pilots: before it, but sizes were chosen on another seed. Changed: before it, but the setting "
     "was changed after a run.",
     f"Small: {_SMALL}",
-    "Quantities, units and bounds: on the run's page, and in docs/papers.md.",
+    "Quantities, units and bounds: on the run's page, and in docs/papers.",
 )
 _OF_PAPERS = (
     "Reproduced: how many of the paper's own claims. Ours: how our further questions came out.",

@@ -1,8 +1,10 @@
-"""The registry as a page to read."""
+"""The registry as pages to read."""
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import get_args
 
 from experiments.papers.recorded import Recorded, kept_outcomes, recorded
@@ -12,15 +14,24 @@ from experiments.results.intervals import with_interval
 from experiments.runs.steps import duration
 
 
-def papers_markdown() -> str:
-    """`docs/papers.md`: every paper, its claims and their tests, and what runs of ours found.
+def papers_pages() -> dict[str, str]:
+    """Every paper, its claims and their tests, and what runs of ours found.
 
-    `python -m experiments.papers.markdown > docs/papers.md` writes it again.
+    `python -m experiments.papers.markdown docs` writes them again.
+
+    Returns:
+        The texts of `docs/papers.md` and of a page for each paper, by the file's path in `docs`.
     """
-    parts = [
+    pages = {"papers.md": _overview()}
+    pages |= {f"papers/{paper.name}.md": _of_paper(paper) for paper in PAPERS.values()}
+    return {path: "\n".join(lines) + "\n" for path, lines in pages.items()}
+
+
+def _overview() -> Iterator[str]:
+    yield from (
         "# Papers and their claims",
         "",
-        "Written by `python -m experiments.papers.markdown` from the registry that "
+        "Written by `python -m experiments.papers.markdown docs` from the registry that "
         "`nope-interp reproduce` runs, and from runs that are kept with it.",
         "`nope-interp reproduce --list` says which of these claims a finished run of yours shows, "
         "and `reproduce NAME --list` each claim of a paper.",
@@ -51,11 +62,12 @@ def papers_markdown() -> str:
         "run of five tasks had been seen.",
         "A run that sees only twice what matters needs four times the units, or less than that "
         "where they are few.",
-    ]
-    parts += ["", *_summary()]
-    for found in PAPERS.values():
-        parts += ["", *_of_paper(found)]
-    return "\n".join(parts) + "\n"
+        "",
+    )
+    yield from _summary()
+    yield from ("", "```{toctree}", ":hidden:", "")
+    yield from (f"papers/{name}" for name in PAPERS)
+    yield "```"
 
 
 def _summary() -> Iterator[str]:
@@ -68,7 +80,7 @@ def _summary() -> Iterator[str]:
     all_outcomes = []
     for paper in PAPERS.values():
         outcomes = kept_outcomes(paper)
-        yield _counted(f"[{paper.name}](#{paper.name})", outcomes)
+        yield _counted(f"[{paper.name}](papers/{paper.name}.md)", outcomes)
         all_outcomes += outcomes
     yield _counted("all", all_outcomes)
     small = [outcome.claim.id for outcome in all_outcomes if outcome.too_small]
@@ -94,7 +106,7 @@ def _counted(name: str, outcomes: Sequence[Outcome]) -> str:
 
 def _of_paper(paper: Paper) -> Iterator[str]:
     kept = recorded(paper.name)
-    yield from (f"## {paper.name}", "", f"{paper.citation}.", "")
+    yield from (f"# {paper.name}", "", f"{paper.citation}.", "")
     yield (
         f"Run it with `nope-interp reproduce {paper.name}`: {paper.n_seeds} seeds. "
         f"By default: {paper.default}. Towards the paper's own sizes: {paper.paper_sizes}."
@@ -110,18 +122,30 @@ def _of_paper(paper: Paper) -> Iterator[str]:
             yield f"The run kept here: {_run(run)}."
         else:
             yield f"Measured again by {_run(run)}: {', '.join(run.found)}."
-    for outcome in kept_outcomes(paper):
+    outcomes = kept_outcomes(paper)
+    yield from ("", *_at_a_glance(outcomes))
+    for outcome in outcomes:
         yield ""
-        yield from _of_claim(paper, outcome, bool(kept))
+        yield from _of_claim(outcome, bool(kept))
+
+
+def _at_a_glance(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """A row for each claim, those of ours last."""
+    yield from ("| claim | came out | measured |", "| --- | --- | --- |")
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.claim.ours):
+        claim, found = outcome.claim, outcome.found
+        whose = "Ours: " if claim.ours else ""
+        number = "–" if math.isnan(found.value) else _number(outcome)
+        yield f"| {whose}[{claim.says.rstrip('.')}](#{claim.id}) | {outcome.said} | {number} |"
 
 
 def _run(kept: Recorded) -> str:
     return f"`{kept.config.command()}`, {duration(kept.seconds)}"
 
 
-def _of_claim(paper: Paper, outcome: Outcome, ran: bool) -> Iterator[str]:
+def _of_claim(outcome: Outcome, ran: bool) -> Iterator[str]:
     claim = outcome.claim
-    yield from (f"### {paper.name}: {claim.id}", "", claim.says, "")
+    yield from (f"## {claim.id}", "", claim.says, "")
     entries = {
         "Source": claim.source,
         "How sure": claim.status,
@@ -144,10 +168,15 @@ def _came_out(outcome: Outcome) -> str:
         return outcome.verdict
     alone = outcome.by_bounds
     beside = "" if alone == outcome.verdict else f", by its bounds alone {alone}"
+    return f"{outcome.said}{beside}; {_number(outcome)}"
+
+
+def _number(outcome: Outcome) -> str:
+    found = outcome.found
     if outcome.visible == 0:
-        return f"{outcome.said}{beside}; {found.value:.3g}, without spread"
+        return f"{found.value:.3g}, without spread"
     interval = with_interval(found.value, found.ci_low, found.ci_high)
-    return f"{outcome.said}{beside}; {interval}, over {found.n} {outcome.claim.over}"
+    return f"{interval}, over {found.n} {outcome.claim.over}"
 
 
 def _sees(outcome: Outcome) -> str:
@@ -161,4 +190,5 @@ def _sees(outcome: Outcome) -> str:
 
 
 if __name__ == "__main__":
-    print(papers_markdown(), end="")
+    for page, text in papers_pages().items():
+        (Path(sys.argv[1]) / page).write_text(text, encoding="utf-8")

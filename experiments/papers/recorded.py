@@ -1,4 +1,4 @@
-"""What runs of ours found, kept with the package: `docs/papers.md` says it of every claim, and
+"""What runs of ours found, kept with the package: `docs/papers/` says it of every claim, and
 `reproduce --list` where there is no run of yours.
 
 `python -m experiments.papers.keep RUN_FOLDER ...` wrote them: no number is written by hand. A run

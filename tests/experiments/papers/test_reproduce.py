@@ -41,7 +41,7 @@ from experiments.papers.koutnik2014 import waveforms
 from experiments.papers.koutnik2014.clocks import SCALES, held_noise_decoding
 from experiments.papers.koutnik2014.waveforms import LEARNING_RATES, make_network, matched_sizes
 from experiments.papers.listing import RECORDED, listing
-from experiments.papers.markdown import papers_markdown
+from experiments.papers.markdown import papers_pages
 from experiments.papers.recorded import Recorded, kept_outcomes, recorded
 from experiments.papers.registry import PAPERS, paper
 from experiments.papers.reproduce import reproduce
@@ -347,14 +347,17 @@ def test_the_test_is_said_in_words() -> None:
 
 
 def test_docs_are_written_from_the_registry() -> None:
-    """`python -m experiments.papers.markdown > docs/papers.md` writes them again."""
-    path = ROOT / "docs" / "papers.md"
-    assert path.read_text(encoding="utf-8") == papers_markdown()
+    """`python -m experiments.papers.markdown docs` writes them again."""
+    pages = papers_pages()
+    written = {path: (ROOT / "docs" / path).read_text(encoding="utf-8") for path in pages}
+    assert written == pages
+    assert {f"papers/{path.name}" for path in (ROOT / "docs" / "papers").iterdir()} < pages.keys()
 
 
 def test_docs_say_what_bounds_alone_come_to_where_a_run_is_too_small() -> None:
     """That a claim is of larger models was set after its number had been seen."""
-    said = [line for line in papers_markdown().splitlines() if line.startswith("- Came out: not t")]
+    lines = "".join(papers_pages().values()).splitlines()
+    said = [line for line in lines if line.startswith("- Came out: not t")]
     measured = [line for line in said if "[" in line]
     assert measured
     assert all("by its bounds alone" in line for line in measured)
