@@ -49,6 +49,9 @@ def scaled_rotary(model: Any, scaling: str, context: int, length: int) -> Iterat
     # Of Mixtral there may be none, which transformers' YaRN does not read.
     if getattr(config, "head_dim", 0) is None:
         config.head_dim = head_size(config)
+    # Of Phi 3 it stands here, too, and transformers' YaRN would take it instead.
+    if hasattr(config, "original_max_position_embeddings"):
+        config.original_max_position_embeddings = context
     for name, kind in _kinds(config.rope_parameters).items():
         if name != "sliding_attention":
             kind |= _changes(scaling, kind, config, context, factor)

@@ -35,6 +35,7 @@ from nope_interp.positions.layers import positions_in_words
 from nope_interp.pretrained.dropped import drop_positions
 from nope_interp.pretrained.load import load_plain, load_pretrained
 from nope_interp.pretrained.scaled import SCALINGS, scaled_rotary
+from nope_interp.pretrained.switched_off import rotary_modules
 from nope_interp.tasks.text import python_documentation
 from tests.byte_llama import byte_llama, byte_tokenizer
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
@@ -508,6 +509,35 @@ def test_a_mixtral_without_a_head_size_is_scaled() -> None:
                 assert not torch.equal(model(tokens).logits, own)
         assert torch.equal(model(tokens).logits, own)
     assert model.config.head_dim is None
+
+
+@pytest.mark.parametrize("family", ["llama", "phi3", "glm", "gemma3"])
+def test_scaled_frequencies_are_those_of_the_papers(family: str) -> None:
+    """From a context of 64 to 256, whatever a config says of its own: Phi 3's of 4096."""
+    model = plain_model(family)
+    rope = model.config.rope_parameters
+    base = rope.get("full_attention", rope)["rope_theta"]
+
+    def scaled(scaling: str) -> torch.Tensor:
+        with scaled_rotary(model, scaling, 64, 256):
+            rotation = rotary_modules(model)[0].rotary_emb
+            found: torch.Tensor = dict(rotation.named_buffers())[name].clone()
+            return found
+
+    buffers = dict(rotary_modules(model)[0].rotary_emb.named_buffers())
+    name = "full_attention_inv_freq" if "full_attention_inv_freq" in buffers else "inv_freq"
+    own = buffers[name]
+    turned, number = 2 * len(own), torch.arange(len(own))
+    torch.testing.assert_close(scaled("position interpolation"), own / 4)
+    raised = (base * 4 ** (turned / (turned - 2))) ** (-2 * number / turned)
+    torch.testing.assert_close(scaled("NTK"), raised)
+
+    def where(turns: float) -> float:
+        return turned * math.log(64 / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = max(math.floor(where(32)), 0), min(math.ceil(where(1)), turned - 1)
+    interpolated = ((number - low) / (high - low)).clamp(0, 1)
+    torch.testing.assert_close(scaled("YaRN"), own * (1 - interpolated + interpolated / 4))
 
 
 def test_tokens_that_a_model_does_not_know_are_refused(tmp_path: Path, folder: Path) -> None:
