@@ -46,6 +46,22 @@ def test_it_is_the_ratio_of_norms(width: int) -> None:
     torch.testing.assert_close(k_composition(model, 0, 2), expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("width", [24, 15])
+def test_small_gains_of_a_norm_cancel(kind: str, width: int) -> None:
+    """What a norm multiplies all components by alike is in both parts of the ratio."""
+    sizes = {"n_layers": 2, "d_model": width, "n_heads": 3, "d_vocab": 20, "n_ctx": 16}
+    model = HookedTransformer(TransformerConfig.from_dict({**sizes, "normalization": kind}))
+    with torch.no_grad():
+        # A part of what is written, and of what is read, is the same in all components.
+        model.blocks[0].attn.W_O.add_(1.0)
+        model.blocks[1].attn.W_K.add_(0.5)
+        expected = k_composition(model, 0, 1)
+        for gain in (0.005, 100.0):
+            model.blocks[1].ln1.w.fill_(gain)
+            torch.testing.assert_close(k_composition(model, 0, 1), expected)
+
+
 def test_grouped_heads_and_both_norms_of_gemma(tmp_path: Path) -> None:
     plain = tiny_gemma3()
     with torch.no_grad():
