@@ -30,7 +30,8 @@ NULLS = (SHUFFLED_OFFSETS, SHUFFLED_TOKENS, RANDOM_INIT)
 class Rule:
     """A label is given where `metric` is above `threshold` and beats all the `nulls`.
 
-    The threshold, above 0, is tested too, by a one-sided t-test over sequences.
+    The threshold, above 0, is tested too, by a one-sided t-test over sequences. Of `induction` and
+    `duplicate_token` what natural text has at the same offset, above chance, is left out first.
 
     * shuffled offsets: each query's weights permuted over the keys it sees. The expected score is
       then the chance level exactly, so no shuffling is done: a one-sided t-test over sequences.

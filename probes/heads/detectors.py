@@ -18,6 +18,8 @@ from probes.head_rules import FEEDS, METRICS
 from probes.heads._attention import FIRST_QUERY as FIRST_QUERY
 from probes.heads._attention import Block, n_visible, require_maps
 from probes.heads._feed import HeadFeed
+from probes.heads._offsets import OffsetProfile
+from probes.heads._offsets import offset_chance as offset_chance
 from probes.heads._pattern_sums import (
     Pending,
     copies_sums,
@@ -38,7 +40,8 @@ class HeadScores:
     n sequences; replicates are the values in every bootstrap resample, NaN in one that drew no
     sequence. early holds value, stderr and n over ever fewer sequences, each time about the first
     half of those before. offset_profile is the mean attention at each offset back, over the queries
-    of natural text that reach so far.
+    of natural text that reach so far. by_offset is what of `induction` and `duplicate_token` no
+    match explains, with its standard error: what natural text has above chance at the same offset.
     """
 
     metrics: tuple[str, ...]
@@ -51,6 +54,7 @@ class HeadScores:
     replicates: Float[np.ndarray, "resample head metric"]
     early: Float[np.ndarray, "stage three head metric"]
     offset_profile: Float[np.ndarray, "head offset"]
+    by_offset: Float[np.ndarray, "two head metric"]
 
     @property
     def n_heads(self) -> int:
@@ -124,7 +128,7 @@ class HeadProbe:
         self.local_window = local_window
         self.window = window
         self._n_heads = 0
-        self._offset_sums: Float[np.ndarray, "head offset"] | None = None
+        self._offsets = OffsetProfile(window)
         self._shares = ScoreShares(window)
         self._pending = {name: Pending() for name in FEEDS}
         # Other sequences, other draws: one seed would couple feeds that share nothing.
@@ -166,7 +170,7 @@ class HeadProbe:
         near = {"diagonal": by_offset[..., 0], "previous_token": by_offset[..., 1]}
         means = {name: {**whole, **near}[name] / len(m) for name in chance}
         self._feeds["text"].add(means, chance, (length,))
-        self._add_offset_sums(by_offset.sum(dim=0).cpu().numpy())
+        self._offsets.add(by_offset)
 
     def read_repeated(
         self, pattern: Tensor, period: int, start: int, length: int | None = None
@@ -297,8 +301,7 @@ class HeadProbe:
         for name, feed in self._feeds.items():
             feed.merge(other._feeds[name])
         self._shares.merge(other._shares)
-        if other._offset_sums is not None:
-            self._add_offset_sums(other._offset_sums)
+        self._offsets.merge(other._offsets)
 
     def for_shard(self, seed: int) -> "HeadProbe":
         """An empty probe with the same fit of the shares, for held-out scores on another machine.
@@ -343,17 +346,22 @@ class HeadProbe:
         feeds = [feed.numbers(self._n_heads) for feed in self._feeds.values()]
         feeds = [f | {"early": of} for f, of in zip(feeds, aligned(feeds), strict=True)]
         columns = {name: np.concatenate([f[name] for f in feeds], axis=-1) for name in feeds[0]}
-        return HeadScores(metrics=METRICS, **columns, offset_profile=self._offset_profile())
+        return HeadScores(
+            metrics=METRICS,
+            **columns,
+            offset_profile=self._offsets.means(self._n_heads),
+            by_offset=self._by_offset(),
+        )
 
-    def _add_offset_sums(self, sums: Float[np.ndarray, "head offset"]) -> None:
-        self._offset_sums = sums if self._offset_sums is None else self._offset_sums + sums
-
-    def _offset_profile(self) -> Float[np.ndarray, "head offset"]:
-        if self._offset_sums is None:
-            return np.zeros((self._n_heads, 0))
-        length = self._offset_sums.shape[1]
-        n_queries = length - np.maximum(np.arange(length), FIRST_QUERY)
-        return np.asarray(self._offset_sums / (n_queries * self._feeds["text"].n))
+    def _by_offset(self) -> Float[np.ndarray, "two head metric"]:
+        """What of the scores on repeated tokens offset alone explains, and the standard errors."""
+        found = np.zeros((2, self._n_heads, len(METRICS)))
+        if self._feeds["repeated"].n:
+            _, period, _ = self._feeds["repeated"].layout
+            for metric, offset in (("induction", period - 1), ("duplicate_token", period)):
+                of_offset = self._offsets.beyond_chance(offset, self._n_heads)
+                found[:, :, METRICS.index(metric)] = of_offset
+        return found
 
     def _block(
         self, feed: str, maps: Tensor, name: str, length: int | None, at_least: int
@@ -375,21 +383,3 @@ class HeadProbe:
                 "each layer"
             )
         self._n_heads = n_heads
-
-
-def offset_chance(length: int, window: int | None = None) -> Float[np.ndarray, " offset"]:
-    """What `offset_profile` is where every query spreads evenly over the keys it sees.
-
-    Args:
-        length: tokens in a sequence.
-        window: how many keys back a query sees, itself included; None for all.
-
-    Returns:
-        `[offset]`, shares of attention from 0 to 1.
-    """
-    m = n_visible(length, window)
-    seen = [
-        np.where(offset < m, 1 / m, 0)[max(offset, FIRST_QUERY) :].mean()
-        for offset in range(length)
-    ]
-    return np.array(seen)

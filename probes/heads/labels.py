@@ -70,7 +70,9 @@ def label_heads(
     """A label for every head of a model, by the first of the rules that holds.
 
     The p-value of a rule is the largest of those against its threshold and its nulls, as it must
-    beat them all; q is Benjamini and Hochberg's over all heads and rules that were measured.
+    beat them all; q is Benjamini and Hochberg's over all heads and rules that were measured. Of
+    `induction` and `duplicate_token` only what goes beyond `HeadScores.by_offset` counts: a head
+    that looks so far back whatever stands there matches no token.
 
     Args:
         scores: one for each layer, from the same feeds; by layer where some have no heads.
@@ -125,7 +127,8 @@ def early_labels(
 ) -> list[tuple[int, list[str]]]:
     """What fewer sequences would have said: the labels of all heads by the first of them.
 
-    Shares of scores are judged on fewer sequences, too, but by the same fits.
+    Shares of scores are judged on fewer sequences, too, but by the same fits; what offset alone
+    explains is that of all sequences.
 
     Args:
         scores: as `label_heads` takes them.
@@ -173,13 +176,13 @@ class _Tested:
     ) -> "_Tested":
         if not scores:
             raise ProbeError("there are no layers to classify: give the HeadScores of at least one")
-        value, chance, stderr, n = (
-            _of_rules(scores, name, rules) for name in ("value", "chance", "stderr", "n")
-        )
+        chance, stderr, n = (_of_rules(scores, name, rules) for name in ("chance", "stderr", "n"))
+        value = _beyond_offset(scores, rules)
+        stderr = np.hypot(stderr, _by_offset(scores, 1, rules))
         shuffled = _p_above(value, chance, stderr, n)
         random_init = np.full_like(value, np.nan)
         if null is not None:
-            random_init = _p_random_init(value, stderr, _of_rules(null, "value", rules), rules)
+            random_init = _p_random_init(value, stderr, _beyond_offset(null, rules), rules)
         above = _p_above(value, _thresholds(rules), stderr, n)
         shuffled[:, [not set(rule.nulls) - {RANDOM_INIT} for rule in rules]] = np.nan
         # NaN, a null that is not there, beats no number.
@@ -198,6 +201,19 @@ def _of_rules(layers: Sequence[HeadScores], name: str, rules: Sequence[Rule]) ->
     return np.concatenate(
         [getattr(layer, name)[:, [layer.column(rule.metric) for rule in rules]] for layer in layers]
     ).astype(np.float64)
+
+
+def _beyond_offset(layers: Sequence[HeadScores], rules: Sequence[Rule]) -> PerRule:
+    """Scores without what a head that looks so far back, whatever stands there, has as well."""
+    beyond: PerRule = _of_rules(layers, "value", rules) - _by_offset(layers, 0, rules)
+    return beyond
+
+
+def _by_offset(layers: Sequence[HeadScores], which: int, rules: Sequence[Rule]) -> PerRule:
+    """What of the scores offset alone explains (0), or its standard error (1)."""
+    columns = [layers[0].column(rule.metric) for rule in rules]
+    found: PerRule = np.concatenate([layer.by_offset[which][:, columns] for layer in layers])
+    return found
 
 
 def _p_above(
@@ -240,7 +256,7 @@ def _confidence(layer: HeadScores, rules: Sequence[Rule]) -> Float[np.ndarray, "
     columns = [layer.column(rule.metric) for rule in rules]
     replicates = layer.replicates[:, :, columns]
     drawn = ~np.isnan(replicates[:, :, layer.n[0, columns] > 0]).any(axis=(1, 2))
-    reached = replicates[drawn] >= _thresholds(rules)
+    reached = replicates[drawn] - layer.by_offset[0][:, columns] >= _thresholds(rules)
     first = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(rules))
     return np.stack([(first == label).mean(axis=0) for label in range(len(rules) + 1)], axis=-1)
 

@@ -366,7 +366,7 @@ def test_merged_shards_are_the_whole():
     shards = [fed(4, slice(0, 5), whole_fit=fits[0]), fed(5, slice(5, 12), whole_fit=fits[0])]
     shards[0].merge(shards[1])
     merged = shards[0].result()
-    for name in ("value", "chance", "stderr", "offset_profile"):
+    for name in ("value", "chance", "stderr", "offset_profile", "by_offset"):
         np.testing.assert_allclose(getattr(merged, name), getattr(whole, name), atol=1e-6)
     np.testing.assert_array_equal(merged.n, whole.n)
     width = whole.ci_high - whole.ci_low

@@ -78,6 +78,9 @@ def head(kind: str, tokens: Tensor, seed: int, window: int | None) -> Tensor:
             # Itself is a copy as well.
             "duplicate-token": 7.0 * same,
             "content": taste,
+            # These look so far back, whatever stands there.
+            "far": 8.0 * (back == PERIOD - 1),
+            "farther": 8.0 * (back == PERIOD),
             "uniform": torch.zeros(1),
             "none": torch.zeros(1),
         }[kind]
@@ -141,6 +144,41 @@ def test_a_habit_that_the_reinitialized_has_too_is_no_discovery():
     assert labels[0].label != "previous-token"
     labels = label_heads([scored(("previous-token",))], [null_layer(5)])
     assert labels[0].label == "previous-token"
+
+
+@pytest.mark.parametrize("window", [None, 25])
+@pytest.mark.parametrize(("kind", "metric"), [("far", "induction"), ("farther", "duplicate_token")])
+def test_a_head_that_looks_just_so_far_back_matches_nothing(
+    kind: str, metric: str, window: int | None
+) -> None:
+    """Repeated tokens alone cannot tell it from one that matches; on text it looks there, too."""
+    kinds = (kind, "induction", "duplicate-token")
+    scores = scored(kinds, window=window)
+    assert scores.value[0, scores.column(metric)] > 0.9
+    nulls = [scored((NONE,) * 6, 7, window)]
+    for null in (None, nulls):
+        labels = label_heads([scores], null)
+        assert [label.label for label in labels] == [NONE, *kinds[1:]]
+        assert labels[0].confidence > 0.95
+        assert labels[0].runner_up not in ("induction", "duplicate-token")
+    assert [of[0] for _, of in early_labels([scores])] == [NONE]
+
+
+def test_what_a_match_adds_is_tested_with_the_spread_of_both() -> None:
+    """A match gives a half, the distance 0.3 more, which is not enough alone."""
+    scores = scored(("induction", NONE))
+    column = scores.column("induction")
+    value, stderr, by_offset = scores.value.copy(), scores.stderr.copy(), scores.by_offset.copy()
+    value[0, column], stderr[0, column], by_offset[:, 0, column] = 0.8, 0.003, (0.3, 0.004)
+    both = dataclasses.replace(scores, value=value, stderr=stderr, by_offset=by_offset)
+    (rule,) = (rule for rule in RULES if rule.label == "induction")
+    (found, _) = label_heads([both], rules=[rule])
+    assert found.label == "induction"
+    n = scores.n[0, column]
+    expected = scipy.stats.t(n - 1).sf((0.5 - scores.chance[0, column]) / 0.005)
+    assert found.p_shuffled == pytest.approx(expected, rel=1e-6)
+    by_offset[0, 0, column] = 0.395
+    assert label_heads([both], rules=[rule])[0].label == NONE
 
 
 def test_a_uniform_head_is_uniform_beside_nulls_that_are_so_too():
