@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from experiments.heads.checks import n_heads
 from experiments.heads.tokens import HeadTokens
 from experiments.variants.ablation import Ablation
@@ -10,6 +12,10 @@ from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.sites import layer_ranges
 from probes.head_rules import RULES
 from probes.heads.detectors import FIRST_QUERY
+
+_RULES = {rule.label: rule for rule in RULES}
+# How many tokens are near: a query's own and the seven before.
+_LOCAL = 8
 
 
 def notes_of(
@@ -76,7 +82,8 @@ def out_of_sight(tokens: HeadTokens, layers: Iterable[LayerPositions]) -> list[s
             reaches.setdefault(layer.reach, []).append(layer.layer)
     # How far back the farthest key is that a perfect head looks at, itself included.
     needed = {"induction": tokens.period, "duplicate-token": tokens.period + 1}
-    (first,) = (rule for rule in RULES if rule.label == "first-token")
+    first, local = (_RULES[label] for label in ("first-token", "local"))
+    seen = np.arange(FIRST_QUERY, tokens.length) + 1
     found = []
     for reach, where in reaches.items():
         hidden = [label for label, least in needed.items() if reach < least]
@@ -87,6 +94,12 @@ def out_of_sight(tokens: HeadTokens, layers: Iterable[LayerPositions]) -> list[s
             found.append(
                 f"{layer_ranges(where).capitalize()}: a query sees {reach} tokens, so that no head "
                 f"can be called {' or '.join(hidden)}. Give shorter sequences (--seq-len)."
+            )
+        near = np.minimum(_LOCAL / np.minimum(seen, reach), 1)
+        if near.mean() >= local.threshold:
+            found.append(
+                f"{layer_ranges(where).capitalize()}: a query sees {reach} tokens, most of them "
+                f"near, so that no head can be called {local.label}."
             )
     return found
 

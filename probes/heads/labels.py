@@ -72,7 +72,8 @@ def label_heads(
     The p-value of a rule is the largest of those against its threshold and its nulls, as it must
     beat them all; q is Benjamini and Hochberg's over all heads and rules that were measured. Of
     `induction` and `duplicate_token` only what goes beyond `HeadScores.by_offset` counts: a head
-    that looks so far back whatever stands there matches no token.
+    that looks so far back whatever stands there matches no token. A rule whose threshold equal
+    weights reach holds for no head.
 
     Args:
         scores: one for each layer, from the same feeds; by layer where some have no heads.
@@ -105,7 +106,7 @@ def label_heads(
         HeadLabel(
             *head,
             labels[rule],
-            *_runner_up(rule, tested.holds[i], tested.value[i], rules),
+            *_runner_up(rule, tested.holds[i], tested.nearness[i], rules),
             *(float(column[i, rule]) for column in columns),
         )
         for i, (head, rule) in enumerate(zip(heads, tested.chosen.tolist(), strict=True))
@@ -160,7 +161,7 @@ def _each(scores: LayerScores) -> list[HeadScores]:
 class _Tested:
     """Every rule tested on every head, and which rule each head gets; the last one is none."""
 
-    value: PerRule
+    nearness: PerRule  # of scores to their thresholds, as shares of these
     shuffled: PerRule
     random_init: PerRule
     q_values: PerRule
@@ -183,17 +184,20 @@ class _Tested:
         random_init = np.full_like(value, np.nan)
         if null is not None:
             random_init = _p_random_init(value, stderr, _beyond_offset(null, rules), rules)
-        above = _p_above(value, _thresholds(rules), stderr, n)
+        thresholds = _thresholds(chance, rules)
+        above = _p_above(value, thresholds, stderr, n)
         shuffled[:, [not set(rule.nulls) - {RANDOM_INIT} for rule in rules]] = np.nan
         # NaN, a null that is not there, beats no number.
         q_values = benjamini_hochberg(np.fmax(above, np.fmax(shuffled, random_init)))
         holds = q_values <= FALSE_DISCOVERY_RATE
         chosen = np.where(holds.any(axis=1), holds.argmax(axis=1), len(rules))
-        return cls(value, shuffled, random_init, q_values, holds, chosen)
+        return cls(value / thresholds, shuffled, random_init, q_values, holds, chosen)
 
 
-def _thresholds(rules: Sequence[Rule]) -> Float[np.ndarray, " rule"]:
-    return np.array([rule.threshold for rule in rules])
+def _thresholds(chance: PerRule, rules: Sequence[Rule]) -> PerRule:
+    """Infinite where equal weights reach them: there they say nothing of a head."""
+    bounds = np.array([rule.threshold for rule in rules])
+    return np.where(chance >= bounds, np.inf, bounds)
 
 
 def _of_rules(layers: Sequence[HeadScores], name: str, rules: Sequence[Rule]) -> PerRule:
@@ -256,7 +260,8 @@ def _confidence(layer: HeadScores, rules: Sequence[Rule]) -> Float[np.ndarray, "
     columns = [layer.column(rule.metric) for rule in rules]
     replicates = layer.replicates[:, :, columns]
     drawn = ~np.isnan(replicates[:, :, layer.n[0, columns] > 0]).any(axis=(1, 2))
-    reached = replicates[drawn] - layer.by_offset[0][:, columns] >= _thresholds(rules)
+    thresholds = _thresholds(layer.chance[:, columns], rules)
+    reached = replicates[drawn] - layer.by_offset[0][:, columns] >= thresholds
     first = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(rules))
     return np.stack([(first == label).mean(axis=0) for label in range(len(rules) + 1)], axis=-1)
 
@@ -264,14 +269,14 @@ def _confidence(layer: HeadScores, rules: Sequence[Rule]) -> Float[np.ndarray, "
 def _runner_up(
     chosen: int,
     holds: Bool[np.ndarray, " rule"],
-    value: Float[np.ndarray, " rule"],
+    nearness: Float[np.ndarray, " rule"],
     rules: Sequence[Rule],
 ) -> tuple[str, bool]:
     """The next label that holds, or the one nearest to its threshold; and which of the two."""
     others = np.arange(len(rules)) != chosen
     if (holds & others).any():
         return rules[int(np.argmax(holds & others))].label, True
-    near = np.where(others & ~np.isnan(value), value / _thresholds(rules), -np.inf)
+    near = np.where(others & ~np.isnan(nearness), nearness, -np.inf)
     return (rules[int(np.argmax(near))].label if np.isfinite(near).any() else ""), False
 
 

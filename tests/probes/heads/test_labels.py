@@ -284,6 +284,26 @@ def test_where_chance_lies_above_a_threshold_chance_has_to_be_beaten() -> None:
     assert [label.label for label in label_heads([scores])] == [NONE] * 4
 
 
+def test_a_threshold_that_equal_weights_reach_gives_no_label() -> None:
+    """Of ten keys eight are near: heads all but uniform, with a slight taste for these."""
+    near = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH) < 8
+    layers = []
+    for taste, n_heads in ((0.1, 4), (0.0, 6)):
+        probe = HeadProbe(n_resamples=100, window=10)
+        drawn = torch.stack([noise(12, i, 0.05) for i in range(n_heads)], dim=1)
+        probe.read_text(softmax(drawn + taste * near, 10))
+        layers.append(probe.result())
+    scores, null = layers
+    column = scores.column("local")
+    (local,) = (rule.threshold for rule in RULES if rule.label == "local")
+    assert (scores.value[:, column] > scores.chance[:, column]).all()
+    assert (scores.chance[:, column] > local).all()
+    for label in label_heads([scores], [null]):
+        assert (label.label, label.confidence) == ("uniform", 1.0)
+        assert label.runner_up != "local"
+    assert [label.label for label in label_heads([scores])] == ["uniform"] * 4
+
+
 @pytest.mark.slow
 def test_false_discoveries_among_random_heads_stay_below_the_stated_rate():
     # Every rule's null is true, so that one discovery is a false discovery rate of 1 in that model:
