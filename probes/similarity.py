@@ -7,7 +7,7 @@ derive it from averaging independent values: cos(c_i, c_j) = sqrt(i/j) for i <= 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -129,14 +129,20 @@ def kendall_tau(order: Int[Tensor, "batch pos"], labels: Int[Tensor, "batch pos"
     return pairs.sum(dim=(-2, -1)).abs().double() / (pos * (pos - 1) / 2)
 
 
+@cache
 def chance_tau(n: int) -> float:
     """The mean |Kendall tau| of random orders of n activations.
 
-    tau is nearly normal with variance 2 (2n + 5) / (9 n (n - 1)) (Kendall 1938), and the mean of
-    |N(0, s^2)| is s sqrt(2/pi): within 1% from n = 8 on.
+    How many pairs stand the wrong way round is a sum of independent draws: the k-th activation
+    does with any number from 0 to k - 1 of those before it, each as likely.
     """
-    variance = 2 * (2 * n + 5) / (9 * n * (n - 1))
-    return float(np.sqrt(variance * 2 / np.pi))
+    chances = np.ones(1)
+    for k in range(2, n + 1):
+        below = np.pad(chances.cumsum(), (k, k - 1))
+        below[-(k - 1) :] = 1
+        chances = (below[k:] - below[:-k]) / k
+    wrong, pairs = np.arange(len(chances)), n * (n - 1) / 2
+    return float(chances @ np.abs(1 - 2 * wrong / pairs))
 
 
 @dataclass(frozen=True)
