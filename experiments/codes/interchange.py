@@ -17,7 +17,7 @@ At one site codes are those of the intact model. Through the whole stream, at th
 is not moved again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError
 from nope_interp.progress import progress
-from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL, SMOOTH
+from probes.code_names import HALVES, IRREGULAR, JUDGED, MEAN_RESIDUAL, SMOOTH
 from probes.codes.interchange import (
     Move,
     Moved,
@@ -50,7 +50,14 @@ from probes.codes.interchange import (
     variation_at,
 )
 from probes.codes.statistics import CodeStatistics, Intervention
-from probes.codes.trends import Code, carries, functions_of, random_functions, sites_to_move
+from probes.codes.trends import (
+    Code,
+    Functions,
+    carries,
+    functions_of,
+    random_functions,
+    sites_to_move,
+)
 
 # The shares of the way that codes are moved.
 DOSES = (0.05, 0.3, 1.0)
@@ -250,21 +257,23 @@ class _Run:
         def denoised(code: Code) -> PerExample:
             return _following(self._denoising, self._put_back(code, base))
 
-        n = len(self._elsewhere.among)
-        rank = functions_of(SMOOTH, self._elsewhere.among).shape[1]
-        generator = Generator().manual_seed(self._seed)
-        draws = [random_functions(n, rank, generator) for _ in range(_RANDOM_FUNCTIONS)]
+        draws = self._random_functions()
         directions = ((names.noising, there, noised), (names.denoising, back, denoised))
         for told, trials, follows in directions:
             condition = {**context, "positions": told(SMOOTH, self._elsewhere.moved)}
             one = trials[SMOOTH]
-            trend, rest = (trials[half].own[-1].follows for half in HALVES)
-            if trend.sum() >= WORTH_NAMING * one.asking.n.sum():
-                others = np.mean([follows(some) for some, _ in draws], axis=0)
-                yield more_row(names.PARTICULAR, one, trend, others, condition)
+            yield from _particular(one, follows, [some for some, _ in draws], condition)
             if needed:
+                rest = trials[IRREGULAR].own[-1].follows
                 others = np.mean([follows(left) for _, left in draws], axis=0)
                 yield more_row(names.ADDED_PARTICULAR, one, others, rest, condition)
+
+    def _random_functions(self) -> list[tuple[Functions, Float[Tensor, "pos rest"]]]:
+        """Draws of as many functions of these positions as a trend has, and of the others."""
+        n = len(self._elsewhere.among)
+        rank = functions_of(SMOOTH, self._elsewhere.among).shape[1]
+        generator = Generator().manual_seed(self._seed)
+        return [random_functions(n, rank, generator) for _ in range(_RANDOM_FUNCTIONS)]
 
     def noised(self, sites: Sequence[Site], context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Rows of a clean run in which positions are moved at all of these sites, without ranks."""
@@ -274,6 +283,19 @@ class _Run:
             if where := self._where(code, sites):
                 trial = self._trial(self._noising, intact, self._moves(code, where), (1.0,))
                 yield from trial.rows(condition)
+                if code == SMOOTH:
+                    yield from self._noised_at_random(trial, where, condition)
+
+    def _noised_at_random(
+        self, trend: Trial, sites: Sequence[Site], condition: Mapping[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        """The row of how much more follows a smooth trend than as many random functions."""
+
+        def follows(code: Code) -> PerExample:
+            return _following(self._noising, self._moves(code, sites))
+
+        draws = [some for some, _ in self._random_functions()]
+        yield from _particular(trend, follows, draws, condition)
 
     def _where(self, code: str, sites: Sequence[Site]) -> list[Site]:
         """The sites among these at which a code is moved."""
@@ -340,6 +362,20 @@ def trial_of(
         return _named(size_matched_moves(moves, variation, generator, dose, together))
 
     return Trial(asking, before, own, drawn, doses, seed)
+
+
+def _particular(
+    trend: Trial,
+    follows: Callable[[Code], PerExample],
+    draws: Sequence[Functions],
+    condition: Mapping[str, Any],
+) -> Iterator[dict[str, Any]]:
+    """The row of how much more follows a smooth trend, where it is followed at all, than as many
+    random functions of the position."""
+    own = trend.own[-1].follows
+    if own.sum() >= WORTH_NAMING * trend.asking.n.sum():
+        others = np.mean([follows(some) for some in draws], axis=0)
+        yield more_row(names.PARTICULAR, trend, own, others, condition)
 
 
 def _following(asking: Asking, moves: Mapping[Site, Move]) -> PerExample:

@@ -346,8 +346,9 @@ def _figure_of_following(followed: pd.DataFrame) -> Iterator[Panel]:
 
     Each code is moved through the whole stream. The share of answers that follows, or of the way of
     predictions, minus that of a move of the same size. On text an unrelated order is subtracted in
-    its place where it is followed more. Mean over seeds. Chance is 0. Where no site carries a code,
-    nothing follows it. A model that does not know order yet uses nothing, whatever follows.
+    its place where it is followed more. So are random functions of the position from a smooth trend
+    in answers. Mean over seeds. Chance is 0. Where no site carries a code, nothing follows it. A
+    model that does not know order yet uses nothing, whatever follows.
     """
     for code, values in _by_code(followed, "net").items():
         tenth = {_LEAST: WORTH_NAMING}

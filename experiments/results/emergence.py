@@ -4,6 +4,7 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from experiments.results import interchange, task_use, text_use
@@ -80,15 +81,16 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row for each code and step, of several sets of positions the one surely followed most:
         code, step, net (the share of answers, or of the way of predictions, that follows, less the
-        control's) with its interval low to high, widened for all codes and steps, and word:
-        "followed" where it is surely a tenth or more of a model that knows order, else "". 0
-        where nothing can follow: positions are too few for the code, or too few answers are right.
+        control's, or less what follows random functions) with its interval low to high, widened for
+        all codes and steps, and word: "followed" where it is surely a tenth or more of a model that
+        knows order, else "". 0 where nothing can follow: positions are too few for the code, or too
+        few answers are right.
         Empty where no positions were moved.
     """
     kept = _moved(measurements)
     nets = _least_rows(kept)
     knows = {step: _knows_order(rows) for step, rows in kept.groupby("step")}
-    found = [_follows(row, len(nets), knows[row["step"]]) for row in nets.to_dict("records")]
+    found = [_follows(row, knows[row["step"]]) for row in nets.to_dict("records")]
     table = pd.DataFrame(found, columns=["code", "step", "net", "low", "high", "word"])
     surest = table.sort_values("low", kind="stable").groupby(["code", "step"]).last()
     steps = measurements["step"].dropna().unique()
@@ -97,13 +99,24 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
 
 
 def _least_rows(kept: pd.DataFrame) -> pd.DataFrame:
-    """Of each code's effects the one that is least sure: on text its own share has to pass, too, as
-    a control may go the other way."""
-    shares = (kept["metric"] == interchange.BEYOND) & (kept["control"] == "")
-    on_text = shares & (kept["probe"] == text_use.PROBE)
-    every = pd.concat([interchange.net_rows(kept), kept[on_text]])
-    every = every.sort_values("ci_low", kind="stable")
-    return every.drop_duplicates(["step", "positions"]).sort_index()
+    """Of each code's effects the one that is least sure once intervals are widened for all.
+
+    On text its own share has to pass, too, as a control may go the other way. Of a smooth trend so
+    has what is beyond random functions: any few of them tell a few positions apart.
+    """
+    metric = kept["metric"]
+    nets = metric.isin([interchange.NET, interchange.THIS_ORDER, interchange.PARTICULAR])
+    shares = (metric == interchange.BEYOND) & (kept["control"] == "")
+    every = kept[nets | (shares & (kept["probe"] == text_use.PROBE))]
+    each = ["step", "positions"]
+    n_compared = len(every.drop_duplicates(each))
+    ends = [
+        widened(row["value"], row["ci_low"], row["ci_high"], n_compared, row["n"])
+        for row in every.to_dict("records")
+    ]
+    low, high = np.array(ends).reshape(-1, 2).T
+    every = every.assign(ci_low=low, ci_high=high).sort_values("ci_low", kind="stable")
+    return every.drop_duplicates(each).sort_index()
 
 
 def with_nothing(followed: pd.DataFrame, every: pd.MultiIndex) -> pd.DataFrame:
@@ -119,12 +132,11 @@ def with_nothing(followed: pd.DataFrame, every: pd.MultiIndex) -> pd.DataFrame:
     return followed.reindex(every).reset_index().fillna({"net": 0, "low": 0, "high": 0, "word": ""})
 
 
-def _follows(row: Mapping[Hashable, Any], n_compared: int, knows_order: bool) -> dict[str, Any]:
+def _follows(row: Mapping[Hashable, Any], knows_order: bool) -> dict[str, Any]:
     _, code, _ = interchange.condition_of(row["positions"])
-    low, high = widened(row["value"], row["ci_low"], row["ci_high"], n_compared, row["n"])
-    word = FOLLOWED if knows_order and low >= WORTH_NAMING else ""
+    word = FOLLOWED if knows_order and row["ci_low"] >= WORTH_NAMING else ""
     at = {"code": code, "step": row["step"], "word": word}
-    return {**at, "net": row["value"], "low": low, "high": high}
+    return {**at, "net": row["value"], "low": row["ci_low"], "high": row["ci_high"]}
 
 
 def never_knows_order(measurements: pd.DataFrame) -> bool:

@@ -365,14 +365,40 @@ def test_a_sweep_can_run_it(tmp_path: Path) -> None:
         kind.run(config, tmp_path, "cuda")
 
 
+ON_TEXT: dict[str, Any] = {
+    "variant": "trained",
+    "tokens": "text",
+    "begin_token": False,
+    "layer": -1,
+    "n": 64,
+}
+ON_TEXT |= {"site": "stream", "step": 8, "control": "", "probe": text_use.PROBE, "head": pd.NA}
+ON_TEXT |= {"positions": "moved: mean residual of the earlier tokens"}
+
+
 def test_on_text_a_followed_codes_own_share_has_to_pass_too() -> None:
     """A control that goes the other way alone makes no code followed."""
-    at = {"variant": "trained", "tokens": "text", "begin_token": False, "layer": -1, "head": pd.NA}
-    at |= {"site": "stream", "step": 8, "positions": "moved: mean residual of the earlier tokens"}
-    at |= {"control": "", "probe": text_use.PROBE}
     low = {interchange.NET: 0.14, interchange.THIS_ORDER: 0.13, interchange.BEYOND: 0.02}
-    rows = [{**at, "metric": metric, "ci_low": bound} for metric, bound in low.items()]
+    rows = [
+        {**ON_TEXT, "metric": metric, "value": bound + 0.1, "ci_low": bound, "ci_high": bound + 0.2}
+        for metric, bound in low.items()
+    ]
     (least,) = _least_rows(pd.DataFrame(rows)).to_dict("records")
     assert least["metric"] == interchange.BEYOND
     (on_a_task,) = _least_rows(pd.DataFrame(rows).assign(probe="interchange")).to_dict("records")
     assert on_a_task["metric"] == interchange.THIS_ORDER
+
+
+def test_every_effect_of_a_followed_code_has_to_pass_where_intervals_are_widened() -> None:
+    """Widened for sixty moves, the wide interval of one effect no longer lies above a tenth, though
+    the narrow one of the other lay lower before."""
+    ends = {interchange.NET: (0.16, 0.14, 0.18), interchange.THIS_ORDER: (0.5, 0.15, 0.85)}
+    rows = [
+        {**ON_TEXT, "step": step, "metric": metric, "value": of, "ci_low": low, "ci_high": high}
+        for metric, (of, low, high) in ends.items()
+        for step in range(60)
+    ]
+    least = _least_rows(pd.DataFrame(rows))
+    assert len(least) == 60
+    assert set(least["metric"]) == {interchange.THIS_ORDER}
+    assert (least["ci_low"] < 0).all()

@@ -14,15 +14,18 @@ import torch.nn.functional as F
 
 from experiments.codes.following import movable
 from experiments.codes.history import history_rows
-from experiments.codes.interchange import interchange_rows
+from experiments.codes.interchange import interchange_rows, noising_rows
+from experiments.codes.order import order_rows
 from experiments.codes.task import intervention_task_of
 from experiments.codes.text_interchange import text_interchange_rows
 from experiments.comparison.config import CompareConfig
 from experiments.heads.history import head_history
 from experiments.probing.measure import code_probes, feed, reading_of
 from experiments.probing.sites import Site
-from experiments.results.emergence import code_gains, onsets
+from experiments.results import interchange
+from experiments.results.emergence import FOLLOWED, code_gains, followed_codes, onsets
 from experiments.results.measurements import table
+from experiments.results.worth import WORTH_NAMING
 from experiments.runs.folder import RunFolder
 from experiments.variants.train import trained_model, training_folder
 from experiments.variants.variants import ModelVariant, variant_of
@@ -30,12 +33,14 @@ from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.registry import make_answer_task
 from nope_interp.tasks.text import TextTask
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.loop import watched_steps
 from probes.head_rules import LABELS, METRICS
 from probes.scores import SHUFFLED
 from tests.experiments.cli.command import nope_interp
+from tests.experiments.codes.test_counterfactual import untrained
 from tests.trainings import assert_same_bits, dies_after
 
 CONFIG = CompareConfig(
@@ -303,6 +308,48 @@ def test_every_step_is_moved_as_the_finished_model_is(
     for row in last:
         for column in ("value", "ci_low", "ci_high", "n"):
             assert row[column] == of_moves[key(row)][column], key(row)
+
+
+def reader_of(codes: torch.Tensor, symbols: int) -> HookedTransformer:
+    """Reversal by hand: each position has a vector, and asks for the symbol whose it knows."""
+    task = make_answer_task("reversal", training_lengths=[symbols], test_lengths=())
+    d, n = task.d_vocab, task.n_tokens(symbols)
+    bare = {"normalization": "none", "attn_only": True, "attn_scale": 1.0}
+    config = TransformerConfig(1, 2 * d + 2 * n, 1, d, n, positions="learned", **bare)
+    model = HookedTransformer(config).eval()
+    asks, place = slice(2 * d, 2 * d + n), slice(2 * d + n, None)
+    question, attention = slice(1, symbols + 1), model.blocks[0].attn
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.zero_()
+        model.W_E[:, :d] = torch.eye(d)
+        model.positions.table[:, asks] = codes
+        model.positions.table[question, asks] = 0
+        model.positions.table[question, place] = codes[question]
+        wanted = codes[symbols + 1 : 2 * symbols + 1].mT @ codes[question].flip(0)
+        attention.W_Q[0, asks, :n], attention.W_K[0, place, :n] = 60 * wanted, torch.eye(n)
+        attention.W_V[0, :d, :d] = attention.W_O[0, :d, d : 2 * d] = torch.eye(d)
+        model.W_U[d : 2 * d] = 20 * torch.eye(d)
+    return model
+
+
+@pytest.mark.parametrize("symbols", [4, 5, 8])
+def test_a_table_of_unrelated_vectors_follows_no_smooth_trend(symbols: int) -> None:
+    """Any two functions of so few positions tell them apart a little."""
+    task = untrained("reversal", symbols)
+    n = task.split.held_out.shape[1]
+    unrelated = torch.randn(n, n, generator=torch.Generator().manual_seed(0))
+    task = dataclasses.replace(task, model=reader_of(torch.linalg.qr(unrelated).Q, symbols))
+    at = {"variant": "trained", "tokens": "reversal", "begin_token": True, "head": pd.NA, "step": 8}
+    order = order_rows(task, context={**at, "probe": interchange.PROBE, "positions": "intact"})
+    moves = noising_rows(task, movable(task), context=at)
+    found = followed_codes(pd.DataFrame([*order, *moves])).set_index("code")
+    assert found.loc["mean residual", "net"] == 1
+    assert found.loc["irregular part", "word"] == FOLLOWED
+    # Of an equally large random change hardly any answer follows the move.
+    nets = [row for row in moves if row["metric"] == "net" and "smooth trend" in row["positions"]]
+    assert max(row["ci_low"] for row in nets) > WORTH_NAMING
+    assert found.loc["smooth trend", "word"] == ""
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
