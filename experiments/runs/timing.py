@@ -15,6 +15,10 @@ OF_A_STEP = 3
 # Enough to keep the machine busy, and few enough to take no time of their own.
 _MOST = 4
 _LONG = 5.0
+# A pass this short is taken several times, and the fastest counts: what else the machine does
+# can hold it up for many times its length.
+_SHORT = 0.5
+_TIMES = 5
 
 
 def seconds_a_sequence(model: HookedModel | nn.Module, tokens: Int[Tensor, "batch pos"]) -> float:
@@ -28,13 +32,18 @@ def seconds_a_sequence(model: HookedModel | nn.Module, tokens: Int[Tensor, "batc
         tokens: sequences as they will be read; the first few are.
 
     Returns:
-        Seconds, after a pass that warms up where that is short.
+        Seconds, of the fastest of several passes where they are short, after one that warms up.
     """
     few = tokens[:_MOST].to(next(iter(model.parameters())).device)
     with torch.inference_mode():
         warming = _pass(model, few[:1])
         # What takes so long needs no warming up, and is not to be waited for again.
-        return warming if warming > _LONG else _pass(model, few) / len(few)
+        if warming > _LONG:
+            return warming
+        fastest = _pass(model, few)
+        if fastest < _SHORT:
+            fastest = min(fastest, *(_pass(model, few) for _ in range(_TIMES - 1)))
+        return fastest / len(few)
 
 
 def _pass(model: Any, tokens: Int[Tensor, "batch pos"]) -> float:
