@@ -6,8 +6,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.bootstrap import SequenceBootstrap, half_of
-from probes.controls import chance_error
+from probes.bootstrap import SequenceBootstrap
+from probes.controls import chance_error, half_of
 from probes.scores import SHUFFLED, Score
 from probes.shapes import PerPosition, Positions
 

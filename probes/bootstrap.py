@@ -196,7 +196,23 @@ class SequenceBootstrap:
         """
         return self.interval_of(lambda means: means, level)
 
-    def interval_of(self, function: ArrayFunction, level: float = 0.95) -> tuple[Array, Array]:
+    def n_effective(self, column: int) -> float:
+        """How many sequences the mean of a column rests on (Kish 1965): fewer where few outweigh
+        the others, as those with massive activations do.
+
+        Args:
+            column: of values that are not negative.
+
+        Returns:
+            At least 2, and n where all values are the same.
+        """
+        of_mean = self.mean()[column] ** 2
+        spread = self._squares[column] / self.n
+        return max(2.0, self.n * of_mean / (of_mean + spread)) if of_mean > 0 else self.n
+
+    def interval_of(
+        self, function: ArrayFunction, level: float = 0.95, n: float | None = None
+    ) -> tuple[Array, Array]:
         """The bounds of a smooth function of the k means, such as R2 = 1 - sse/sst.
 
         The bounds are the quantiles over the resamples of its linear part at the means (the delta
@@ -213,6 +229,7 @@ class SequenceBootstrap:
         Args:
             function: maps rows of means [row k] to [row] or [row j].
             level: the probability that the interval holds the true value, 0 to 1.
+            n: how many sequences the function rests on, at least 2; None for all seen.
 
         Returns:
             The lower and the upper bound, numbers or [j] each.
@@ -227,11 +244,17 @@ class SequenceBootstrap:
         replicas = function(mean + _STEP * (resampled - mean))
         tail = (1 - level) / 2
         low, high = np.quantile((replicas - value) / _STEP, [tail, 1 - tail], axis=0)
-        few = few_sequences(tail, self.n)
+        few = few_sequences(tail, self.n if n is None else n)
         return np.asarray(value + few * low), np.asarray(value + few * high)
 
     def score(
-        self, metric: str, function: ArrayFunction, *, chance: float, control: str = ""
+        self,
+        metric: str,
+        function: ArrayFunction,
+        *,
+        chance: float,
+        control: str = "",
+        n: float | None = None,
     ) -> Score:
         """The Score of a function of the k means, with its 95% interval.
 
@@ -240,6 +263,7 @@ class SequenceBootstrap:
             function: maps rows of means [row k] to [row]; smooth.
             chance: what knowing nothing gives; NaN where there is none.
             control: "" for the measurement itself, or the control's name.
+            n: as for `interval_of`.
 
         Returns:
             The Score over all sequences seen.
@@ -247,13 +271,13 @@ class SequenceBootstrap:
         Raises:
             ProbeError: before 2 sequences.
         """
-        low, high = self.interval_of(function)
+        low, high = self.interval_of(function, n=n)
         value = float(self.value_of(function))
         return Score(metric, value, float(low), float(high), chance, self.n, control)
 
 
 @cache
-def few_sequences(tail: float, n: int) -> float:
+def few_sequences(tail: float, n: float) -> float:
     """By how much a bootstrap interval over n sequences is drawn out, since they are few.
 
     Args:
@@ -353,15 +377,6 @@ def _product(
         return np.asarray(weights @ rows)
     product: Array = (torch.from_numpy(weights) @ torch.tensor(rows)).numpy()
     return product
-
-
-def half_of(control: int, function: ArrayFunction) -> ArrayFunction:
-    """The function, on the half of the columns that is the measurement (0) or its control (1)."""
-
-    def on_half(means: Array) -> Array:
-        return function(np.split(means, 2, axis=-1)[control])
-
-    return on_half
 
 
 def benjamini_hochberg(p_values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -1,9 +1,11 @@
 """Shuffled positions, the control of every probe."""
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from probes.bootstrap import ArrayFunction
 from probes.shapes import Positions
 
 # Sequences, so that however many there are, memory does not grow.
@@ -49,3 +51,12 @@ def skip_shuffled(n_sequences: int, positions: Positions, generator: torch.Gener
     for start in range(0, n_sequences, _SKIPPED_AT_ONCE):
         n = min(_SKIPPED_AT_ONCE, n_sequences - start)
         torch.rand(n, len(positions), generator=generator)
+
+
+def half_of(control: int, function: ArrayFunction) -> ArrayFunction:
+    """The function, on the half of the columns that is the measurement (0) or its control (1)."""
+
+    def on_half(means: np.ndarray) -> np.ndarray:
+        return function(np.split(means, 2, axis=-1)[control])
+
+    return on_half

@@ -30,7 +30,8 @@ class PositionalVectorProbe(StreamingProbe):
     Because p(t) and h(t) come from different sequences, their noise does not multiply with itself:
     the numerator's mean is the true sum of `|E h(t) - E h|^2`, and no bias need be corrected
     (cross-validation as in the crossnobis distance, Walther et al. 2016). share is 0 by chance, at
-    most 1, and can fall a little below 0.
+    most 1, and can fall a little below 0. Where few sequences hold most of the variance, as those
+    with massive activations do, its interval is that of so few.
 
     Args:
         seed: of the permutations and of the bootstrap.
@@ -93,8 +94,10 @@ class PositionalVectorProbe(StreamingProbe):
 
             return explained
 
+        # A share of what few sequences hold rests on these few.
+        n = self._bootstrap.n_effective(2)
         scores = tuple(
-            self._bootstrap.score("share", share(i), chance=0.0, control=control)
+            self._bootstrap.score("share", share(i), chance=0.0, control=control, n=n)
             for i, control in enumerate(("", SHUFFLED))
         )
         return {"positional_vectors": ProbeResult(scores, {"positions": self.positions.numpy()})}

@@ -18,7 +18,8 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from probes.bootstrap import ArrayFunction, SequenceBootstrap, half_of
+from probes.bootstrap import ArrayFunction, SequenceBootstrap
+from probes.controls import half_of
 from probes.scores import SHUFFLED, ProbeResult
 from probes.shapes import PerActivation
 from probes.streaming import StreamingProbe, require_finite, upcast

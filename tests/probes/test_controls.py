@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.bootstrap import SequenceBootstrap, half_of
-from probes.controls import chance_error, shuffled_positions, skip_shuffled
+from probes.bootstrap import SequenceBootstrap
+from probes.controls import chance_error, half_of, shuffled_positions, skip_shuffled
 from probes.errors import ProbeError
 from probes.regression import LinearProbe
 
@@ -147,6 +147,17 @@ def test_tensors_and_arrays_are_the_same_to_it(skewed):
     np.testing.assert_array_equal(
         as_tensor.interval(), SequenceBootstrap(100).update(skewed).interval()
     )
+
+
+def test_sequences_that_outweigh_others_are_fewer_than_were_seen(skewed):
+    alike, one, none = np.full(10, 3.0), np.eye(10)[0], np.zeros(10)
+    bootstrap = SequenceBootstrap(10).update(np.stack([alike, one, none], axis=1))
+    assert [bootstrap.n_effective(column) for column in range(3)] == [10, 2, 10]
+    sizes = np.abs(skewed)
+    kish = sizes.sum(axis=0) ** 2 / (sizes**2).sum(axis=0)
+    for column in range(2):
+        found = SequenceBootstrap(10).update(sizes).n_effective(column)
+        assert found == pytest.approx(kish[column])
 
 
 def test_half_of_reads_the_measurement_or_its_control():
