@@ -143,7 +143,7 @@ class LoadedModel(HeadsAsked):
         Args:
             ablate: positions to take away, as `ablate_positions` names them; None reads the model
                 as it is only.
-            layers: which blocks; None for all.
+            layers: which blocks; None for all, an empty list for the embedding alone.
             hooks: where in each block.
             n_fit: sequences to fit on; give several times the model's width in tokens.
             n_held_out: other sequences, which the error is taken on.

@@ -30,7 +30,7 @@ def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = No
     Args:
         n_layers: of the model.
         sites: hooks of each layer.
-        layers: which ones; None for all.
+        layers: which ones; None for all, none of them for the embedding alone.
 
     Returns:
         The sites; the embedding comes first, and only once.

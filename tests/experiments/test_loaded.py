@@ -359,6 +359,8 @@ def test_layers_and_seeds_may_be_numpys(gpt2: LoadedModel, monkeypatch: pytest.M
     for layers in (np.array([1]), range(1, 2), (i for i in [1])):
         found = gpt2.probe_positions(layers=layers, seed=np.int64(3), **how)
         assert found.equals(expected)
+    embedding = gpt2.probe_positions(layers=[], seed=3, **how)
+    assert embedding.equals(expected[:1])
 
 
 def test_a_context_shorter_than_the_default_length_is_taken_whole(gpt2: LoadedModel) -> None:

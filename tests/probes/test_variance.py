@@ -129,6 +129,23 @@ def test_the_law_is_recovered_and_its_curve_covered(chi, feed):
     assert result.score("law_r2", SHUFFLED).value < 0.1
 
 
+def test_noise_of_few_sequences_lowers_the_fit_of_the_law(feed):
+    size = (0.5 + 1 / (POSITIONS + 1))[:, None].sqrt()
+    found = {2: [], 32: []}
+    for n, scores in found.items():
+        for seed in range(20):
+            generator = torch.Generator().manual_seed(seed)
+            x = size * torch.randn(40 + n, len(POSITIONS), 16, generator=generator)
+            result = feed(VarianceProbe(n_resamples=200), x[:40], x[40:], POSITIONS)
+            scores.append(result["variance"].score("law_r2"))
+    few, many = ([score.value for score in scores] for scores in found.values())
+    assert np.mean(few) < np.mean(many) - 0.2
+    # Intervals hold what as many sequences give.
+    for scores in found.values():
+        mean = np.mean([score.value for score in scores])
+        assert np.mean([score.ci_low < mean < score.ci_high for score in scores]) > 0.8
+
+
 def test_rows_of_one_variance_leave_nothing_to_explain(feed):
     x = torch.randn(20, 32, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x = torch.nn.functional.layer_norm(x, (64,), eps=0)
