@@ -162,15 +162,17 @@ def _whole_numbers(axes: Axes) -> None:
 
 def of_settling(lines: Sequence[Mapping[str, Any]]) -> Drawing:
     """How the labels of heads settle, as `experiments.results.heads.settling` gives it."""
-    n, share, chance = (
-        [np.array(line[name], dtype=float) for line in lines] for name in ("n", "share", "chance")
-    )
-    names = [str(line["condition"]) for line in lines]
-    curves = [Series(names[i], "measured", n[i], share[i]) for i in range(len(lines))]
-    curves += [Series("chance", "chance", *first) for first in zip(n[:1], chance[:1], strict=True)]
-    panels = (Panel("", tuple(curves)),)
     y = "heads with their final label"
+    panels = tuple(_settling(line, alone=len(lines) == 1) for line in lines)
     return of_figure(Figure("settling", "", "", "sequences of text", y, panels, log="x"))
+
+
+def _settling(line: Mapping[str, Any], alone: bool) -> Panel:
+    """One condition, with its own chance: labels that are dealt otherwise meet otherwise."""
+    n, share, chance = (np.array(line[name], dtype=float) for name in ("n", "share", "chance"))
+    condition = str(line["condition"])
+    measured = Series(condition if alone else "measured", "measured", n, share)
+    return Panel("" if alone else condition, (measured, Series("chance", "chance", n, chance)))
 
 
 def _attention(data: HeadsReportData, shown: _Shown) -> Drawing:

@@ -175,7 +175,7 @@ function setUpSettling(section) {
     const named = (y, text) => y.map((share) => `${Math.round(100 * share)}% ${text}`);
     drawLines(figure, lines.flatMap(({ condition, n, share, chance }, c) => [
       { role: c ? "ablated" : "intact", name: condition, x: n, y: share, text: named(share, "of the heads") },
-      ...(c ? [] : [{ role: "chance", name: "chance", x: n, y: chance, text: named(chance, "by chance") }])]), layout);
+      { role: c ? "chanceAblated" : "chance", name: lines.length > 1 ? `chance, ${condition}` : "chance", x: n, y: chance, text: named(chance, "by chance") }]), layout);
   }
   redraws.push(draw);
   draw();

@@ -48,7 +48,7 @@ return { topOf, channels, paint };
 const headLines = (() => {
 const { $, element, plotText, hoverText, resolve, drawPlot, linesOf } = common;
 
-const LINES = { intact: ["--trained", "solid"], ablated: ["--random-init", "solid"], chance: ["--chance", "dash"], query: ["--trained", "solid"], key: ["--bidirectional", "solid"] };
+const LINES = { intact: ["--trained", "solid"], ablated: ["--random-init", "solid"], chance: ["--chance", "dash"], chanceAblated: ["--random-init", "dash"], query: ["--trained", "solid"], key: ["--bidirectional", "solid"] };
 
 function drawLines(figure, lines, layout) {
   const legend = $(".legend", figure), plot = $(".plot", figure);
@@ -59,7 +59,7 @@ function drawLines(figure, lines, layout) {
     return key;
   }));
   const traces = lines.map(({ role, name, x, y, text }) => ({ x, y, text, type: "scatter", mode: linesOf(x), name: plotText(name), showlegend: false,
-    line: { color: resolve(LINES[role][0]), width: role === "chance" ? 1.4 : 2, dash: LINES[role][1] },
+    line: { color: resolve(LINES[role][0]), width: role.startsWith("chance") ? 1.4 : 2, dash: LINES[role][1] },
     hovertemplate: `%{text}: %{y:.3~g}<extra>${hoverText(name)}</extra>` }));
   drawPlot(plot, traces, layout);
 }

@@ -119,9 +119,9 @@ def synthetic_heads(
                 "condition": c,
                 "n": [8, 16, 32],
                 "share": [0.5, 0.75, 1.0],
-                "chance": [0.2, 0.2, 0.25],
+                "chance": [0.2, 0.2, 0.25 + 0.3 * i],
             }
-            for c in conditions
+            for i, c in enumerate(conditions)
         ],
         "rules": RULES,
         "own_rules": [],

@@ -473,7 +473,8 @@ def test_labels_settle_with_the_number_of_sequences(
 ) -> None:
     for line in report.settling:
         assert shared.line("settling", line["condition"]) == line["share"]
-    assert shared.line("settling", "chance") == report.settling[0]["chance"]
+        # Where most heads lose their label, chance is another.
+        assert shared.line("settling", f"chance, {line['condition']}") == line["chance"]
 
 
 def test_dark_and_light(shared: Browser) -> None:

@@ -158,6 +158,10 @@ def test_heads_and_how_they_settle(tmp_path: Path) -> None:
     found, chance = drawn(of_settling(lines)).axes[0].lines
     assert found.get_ydata().tolist() == [0.5, 1.0]
     assert chance.get_label() == "chance"
+    lines.append({"condition": "rotary:none", "n": [8], "share": [1.0], "chance": [0.9]})
+    both = drawn(of_settling(lines)).axes
+    chances = {axes.get_title("left"): axes.lines[1].get_ydata().tolist() for axes in both}
+    assert chances == {"intact": [0.3, 0.3], "rotary:none": [0.9]}
 
 
 @pytest.mark.parametrize(
