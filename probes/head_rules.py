@@ -65,7 +65,8 @@ RULES = (
         "induction",
         0.4,
         _OFFSETS,
-        "on repeated random tokens it attends to the token after the earlier copy of its own token",
+        "on repeated random tokens it attends to the token after the earlier copy of its own "
+        "token. What it puts as far back in text does not count.",
     ),
     Rule(
         "duplicate-token",
@@ -73,7 +74,8 @@ RULES = (
         0.3,
         _OFFSETS,
         "on repeated random tokens it attends to the earlier copy of its own token. Half is the "
-        "most for a head that matches tokens, since it matches itself as well.",
+        "most for a head that matches tokens, since it matches itself as well. What it puts as far "
+        "back in text does not count.",
     ),
     Rule("previous-token", "previous_token", 0.4, _OFFSETS, "it attends to the token before"),
     Rule("diagonal", "diagonal", 0.4, _OFFSETS, "it attends to its own token"),

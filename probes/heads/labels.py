@@ -72,8 +72,8 @@ def label_heads(
     The p-value of a rule is the largest of those against its threshold and its nulls, as it must
     beat them all; q is Benjamini and Hochberg's over all heads and rules that were measured. Of
     `induction` and `duplicate_token` only what goes beyond `HeadScores.by_offset` counts: a head
-    that looks so far back whatever stands there matches no token. A rule whose threshold equal
-    weights reach holds for no head.
+    that looks so far back whatever stands there matches no token. A rule of ours whose threshold
+    equal weights reach holds for no head.
 
     Args:
         scores: one for each layer, from the same feeds; by layer where some have no heads.
@@ -195,9 +195,12 @@ class _Tested:
 
 
 def _thresholds(chance: PerRule, rules: Sequence[Rule]) -> PerRule:
-    """Infinite where equal weights reach them: there they say nothing of a head."""
-    bounds = np.array([rule.threshold for rule in rules])
-    return np.where(chance >= bounds, np.inf, bounds)
+    """Of our rules infinite where equal weights reach them: there they say nothing of a head.
+
+    Whoever gives a rule such a threshold leaves it to the nulls.
+    """
+    bounds, ours = np.array([(rule.threshold, rule in RULES) for rule in rules]).T
+    return np.where((chance >= bounds) & (ours > 0), np.inf, bounds)
 
 
 def _of_rules(layers: Sequence[HeadScores], name: str, rules: Sequence[Rule]) -> PerRule:

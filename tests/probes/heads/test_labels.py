@@ -302,6 +302,9 @@ def test_a_threshold_that_equal_weights_reach_gives_no_label() -> None:
         assert (label.label, label.confidence) == ("uniform", 1.0)
         assert label.runner_up != "local"
     assert [label.label for label in label_heads([scores])] == ["uniform"] * 4
+    # Whoever sets so low a threshold leaves it to the nulls.
+    own = (Rule("near", "local", 0.5, (SHUFFLED_OFFSETS,), ""),)
+    assert [label.label for label in label_heads([scores], rules=own)] == ["near"] * 4
 
 
 @pytest.mark.slow
