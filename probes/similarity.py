@@ -286,7 +286,7 @@ class SimilarityProbe(StreamingProbe):
     def _solve(self) -> None:
         kept = self._first(self._to_fit)
         t = self.positions.double().repeat(len(kept.labels), 1)[..., None]
-        # The largest cosine of a profile is that with itself: 1, but for rounding.
+        # Where activations are all alike their cosines are 1, but for rounding.
         fits = [
             LinearMoments().update(profile, t).ridge(self.alpha, coarse_is_constant=True)
             for profile in kept.profiles

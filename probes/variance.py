@@ -30,6 +30,8 @@ _BIN_WIDTH = 1 / 1024
 _BINS_PER_BANDWIDTH = 32
 # The quartiles of a normal distribution, in standard deviations.
 _QUARTILES_APART = 1.349
+# Of a mean variance: more than sums over sequences lose.
+_ROUNDING = 1e-12
 # A constant activation has no log variance: it counts as this one.
 _LOWEST = -100.0
 
@@ -236,8 +238,9 @@ class VarianceProbe(StreamingProbe):
                 # Sequences differ in level more than positions do where there is no law: the
                 # spread of the difference, unlike its size, leaves the level out.
                 missed, spread = (curve - shapes[control]).var(axis=-1), curve.var(axis=-1)
-                # A curve without any variation leaves nothing to explain.
-                return np.where(spread > 0, 1 - missed / np.where(spread > 0, spread, 1), 0.0)
+                # A curve that varies by no more than rounding leaves nothing to explain.
+                varies = spread > np.square(_ROUNDING * curve.mean(axis=-1))
+                return np.where(varies, 1 - missed / np.where(varies, spread, 1), 0.0)
 
             return half_of(control, r2)
 

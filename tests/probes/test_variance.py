@@ -129,6 +129,13 @@ def test_the_law_is_recovered_and_its_curve_covered(chi, feed):
     assert result.score("law_r2", SHUFFLED).value < 0.1
 
 
+def test_sequences_of_one_token_each_leave_nothing_to_explain(feed):
+    x = torch.randn(40, 1, 8, generator=torch.Generator().manual_seed(0)).repeat(1, 27, 1)
+    result = feed(VarianceProbe(), x[:30], x[30:], torch.arange(1, 28))
+    score = result["variance"].score("law_r2")
+    assert (score.value, score.ci_low, score.ci_high) == (0, 0, 0)
+
+
 def test_noise_of_few_sequences_lowers_the_fit_of_the_law(feed):
     size = (0.5 + 1 / (POSITIONS + 1))[:, None].sqrt()
     found = {2: [], 32: []}
