@@ -78,7 +78,10 @@ def rescued_lengths(
 
 
 def _asking(model: HookedTransformer, examples: BothLengths, some: Examples, seed: int) -> Asking:
-    """Every token of the answer, each asked for behind the right ones."""
+    """Every symbol of the answer, each asked for behind the right ones.
+
+    What all answers share, such as the end, is no question: a move gives away where it stands.
+    """
     task = InterventionTask(
         model,
         Split(examples.fit[:, : some.tokens.shape[1]], some.tokens),
@@ -87,7 +90,8 @@ def _asking(model: HookedTransformer, examples: BothLengths, some: Examples, see
         seed,
         positions=slice(None),
     )
-    own, asked = some.tokens.roll(-1, dims=1), before(some.answer)
+    differs = (some.tokens != some.tokens[0]).any(dim=0)
+    own, asked = some.tokens.roll(-1, dims=1), before(some.answer & differs)
     return Asking(task, own, own, asked)
 
 
@@ -137,7 +141,7 @@ class _Run:
             return
         right, n, n_beyond, right_beyond = (float(of.sum()) for of in self._known)
         raise UserError(
-            f"{right_beyond / n_beyond:.0%} of the answer tokens of {name} with length {length} "
+            f"{right_beyond / n_beyond:.0%} of the answer symbols of {name} with length {length} "
             f"are right, and {right / n:.0%} at the longest trained length. That is not surely a "
             "tenth less: give a greater length, or a model that fails."
         )

@@ -2,8 +2,9 @@
 
 A model answers examples of its longest training length and fails on longer ones. In these, every
 position is told by one code to be one of an example of the trained length; content stays. What is
-lost is accuracy within less accuracy beyond: shares of answer tokens that are right, each with the
-right ones before it.
+lost is accuracy within less accuracy beyond: shares of the answers' symbols that are right, each
+with the right ones before it. What all answers share, such as their end, is not asked: the move
+gives away where it stands.
 
 - `returned` is the share of what is lost that comes back.
 - `net` is the same, less what comes back under the control: a move of the same size in directions
@@ -23,8 +24,8 @@ range alone, not by which they are. It stands in rows of its own, which get no w
 
 A site whose activations carry nothing of the code has nothing to move: not rescued. Nothing is
 asked of a model that does not surely lose a tenth of its answers: it does not fail. These rules
-were written down before any run, but for the rows of `REVERSED` and the matching `REPEATED`, which
-were added after pilot runs.
+were written down before any run, but for three. The rows of `REVERSED` and the matching `REPEATED`
+were added after pilot runs. That the end is not asked was set after the first tables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,16 +95,16 @@ def rescues(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """What is said of each code at each place.
 
     Args:
-        rows: code, layer (-1 for the whole stream), site, mapped, shares of answer tokens that are
+        rows: code, layer (-1 for the whole stream), site, mapped, shares of answer symbols that are
             right, the intervals `RETURNED` and `NET`, and the p-value `p` of the rank.
 
     Returns:
         code, layer, site, how positions were mapped, word (`REVERSED` is a control); the shares of
-        answer tokens that are right at the trained length (`within`), at the greater one
+        answer symbols that are right at the trained length (`within`), at the greater one
         (`beyond`), there with the code moved (`moved`) and under the size-matched control
-        (`size_matched`); the shares of examples answered exactly, without and with the code moved;
-        the share of what was lost that `returned`, and the same `net` of the control, with 95%
-        intervals over examples; and the q-value. What returned most stands first.
+        (`size_matched`); the shares of examples of which all symbols are, without and with the code
+        moved; the share of what was lost that `returned`, and the same `net` of the control, with
+        95% intervals over examples; and the q-value. What returned most stands first.
     """
     q_values = benjamini_hochberg(np.array([row["p"] for row in rows], dtype=float))
     found = pd.DataFrame([_told(row, float(q)) for row, q in zip(rows, q_values, strict=True)])
