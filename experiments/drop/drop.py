@@ -99,6 +99,7 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
         )
     lengths = config.lengths_of(context, most)
     check_has_positions(model.config, max(*lengths, config.training.seq_len))
+    notes = (*notes, *_not_scaled(model, context, lengths))
     material = Material.of(config, tokenizer, lengths)
     n_kinds = model.get_input_embeddings().weight.shape[0]
     material.check_known(n_kinds, config.model)
@@ -148,6 +149,16 @@ def _scaled_as_well(model: Any) -> list[str]:
         f"Its rotation makes what it turns of queries and keys {factor:.3g} times as long. That is "
         "dropped with it."
         for factor in sorted(found - {1.0})
+    ]
+
+
+def _not_scaled(model: Any, context: int, lengths: Sequence[int]) -> list[str]:
+    """A sentence where peers are missing beyond the context, whose rotation is another one."""
+    if max(lengths) <= context or can_be_scaled(model):
+        return []
+    return [
+        "Its rotary positions are of another kind than the plain one, such as scaled already. "
+        "Beyond the context they are not scaled further."
     ]
 
 

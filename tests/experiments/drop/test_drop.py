@@ -511,6 +511,22 @@ def test_a_mixtral_without_a_head_size_is_scaled() -> None:
     assert model.config.head_dim is None
 
 
+def test_a_model_whose_positions_are_scaled_already_is_told_of(
+    tmp_path: Path, folder: Path
+) -> None:
+    of_yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0}
+    scaled = byte_llama(
+        tmp_path / "scaled", rope_parameters={**of_yarn, "original_max_position_embeddings": 64}
+    )
+    few = {"n_passkeys": 0, "control": False, "training.steps": 1, **text(folder)}
+    found = run(scaled, tmp_path, **few, read_lengths=(128, 256))
+    assert not {*found.dropped.variants} & {*SCALINGS}
+    told = [note for note in found.info["notes"] if "not scaled further" in note]
+    assert len(told) == 1
+    within = run(scaled, tmp_path, **few, read_lengths=(64, 128))
+    assert not any("not scaled further" in note for note in within.info["notes"])
+
+
 @pytest.mark.parametrize("family", ["llama", "phi3", "glm", "gemma3"])
 def test_scaled_frequencies_are_those_of_the_papers(family: str) -> None:
     """From a context of 64 to 256, whatever a config says of its own: Phi 3's of 4096."""
