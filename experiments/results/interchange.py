@@ -18,10 +18,11 @@ from experiments.results.position_use import (
     Use,
     Word,
     controlled,
+    of_halves,
     worth_following,
 )
 from experiments.results.readability import SETTING
-from probes.code_names import MEAN_RESIDUAL, SMOOTH
+from probes.code_names import SMOOTH
 
 PROBE = "interchange"
 # The share of the way in what later layers write, on text.
@@ -152,7 +153,7 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
         ]
     )
     short = rows[(rows["metric"] == OVER_TENTH) & (rows["ci_high"] < 0)]["positions"]
-    return _with_counting(worth_following(_with_wholes(judged), set(short)), rows)
+    return _with_counting(worth_following(of_halves(judged), set(short)), rows)
 
 
 def _guessed(rows: pd.DataFrame) -> float:
@@ -177,19 +178,6 @@ def _under(
         (where, layer, site): value
         for where, layer, site, value in kept.itertuples(index=False, name=None)
     }
-
-
-def _with_wholes(judged: Sequence[Use]) -> list[Use]:
-    """The same; what halves add counts only where the mean residual is used."""
-    used = {
-        (use.moved, use.layer, use.site)
-        for use in judged
-        if use.code == MEAN_RESIDUAL and use.word == Word.USED
-    }
-    return [
-        use if (use.moved, use.layer, use.site) in used else replace(use, adds=None)
-        for use in judged
-    ]
 
 
 def _with_counting(judged: Sequence[Use], rows: pd.DataFrame) -> list[Use]:

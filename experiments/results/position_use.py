@@ -25,6 +25,8 @@ q-values hold the false-discovery rate over all verdicts of a run (Benjamini and
 - Any few functions of the position tell a few positions apart. So of a smooth trend the share that
   follows it beyond as many random functions counts as its net effects do, where it was taken. There
   draws are few: such a trend is used where both directions say so, and never *contributes*.
+- Three positions or fewer leave no irregular part: any code of them is a smooth trend. So that one
+  is *undecided* where it is followed or comes back.
 - Whatever loses the order of a text goes a part of any way. So on text a yes also asks that the
   code surely goes a tenth further than where it tells an unrelated order, as a share of what text
   in that order leaves of the way. That it does not is no *no*: order may be lost by the code.
@@ -68,7 +70,7 @@ import numpy as np
 from experiments.results.intervals import Interval
 from experiments.results.worth import WORTH_NAMING
 from probes.bootstrap import benjamini_hochberg
-from probes.code_names import COUNTING
+from probes.code_names import COUNTING, IRREGULAR, MEAN_RESIDUAL, SMOOTH
 
 FALSE_DISCOVERIES = 0.05
 # Twice the share that must follow.
@@ -209,6 +211,7 @@ class Use:
             is beyond random functions. None of all others.
         destroyed: whether order is surely destroyed where the code is put back.
         rests_on_order: the share of right answers that an order-blind guesser would not get.
+        any_code: whether positions are so few that any code of them is a smooth trend.
     """
 
     code: str
@@ -222,6 +225,7 @@ class Use:
     adds: tuple[Interval, ...] | None = None
     destroyed: bool = True
     rests_on_order: float = 1.0
+    any_code: bool = False
 
     @property
     def name(self) -> str:
@@ -244,13 +248,16 @@ class Use:
         if alone is Word.REDUNDANT and (self.noising.hidden or not self.destroyed):
             alone = Word.UNDECIDED
         needed = self.adds is not None and all(low >= WORTH_NAMING for _, low, _ in self.adds)
-        return Word.USED if alone in _NO_ANSWER and needed else alone
+        word = Word.USED if alone in _NO_ANSWER and needed else alone
+        return Word.UNDECIDED if self.any_code and word is not Word.NOT_USED else word
 
     @property
     def why(self) -> str:
         """Why the word is `undecided`, in words; empty where it is another one."""
         if self.word is not Word.UNDECIDED or self.noising is None or self.denoising is None:
             return ""
+        if self.any_code:
+            return "any code of so few positions is a smooth trend"
         cleared_otherwise = self.denoising.says is False or not self.found
         too_few = self.rests_on_order < MUST_REST_ON_ORDER
         if self.noising.says is False and cleared_otherwise and too_few:
@@ -304,6 +311,32 @@ def controlled(uses: Sequence[Use]) -> list[Use]:
     return [
         replace(use, noising=found(use.noising), denoising=found(use.denoising)) for use in uses
     ]
+
+
+def of_halves(uses: Sequence[Use]) -> list[Use]:
+    """The same, where each half of a mean residual knows of the whole and of the other half.
+
+    What a half adds counts only where the whole is used. Where positions are too few for an
+    irregular part, nothing tells a smooth trend from any other code.
+
+    Args:
+        uses: of a run.
+
+    Returns:
+        As many, in their order.
+    """
+    by_place = {(use.code, use.moved, use.layer, use.site): use for use in uses}
+
+    def known(use: Use) -> Use:
+        whole, irregular = (
+            by_place.get((code, use.moved, use.layer, use.site))
+            for code in (MEAN_RESIDUAL, IRREGULAR)
+        )
+        adds = use.adds if whole is not None and whole.word is Word.USED else None
+        alone = irregular is not None and irregular.noising is None
+        return replace(use, adds=adds, any_code=alone and use.code == SMOOTH)
+
+    return [known(use) for use in uses]
 
 
 def worth_following(uses: Sequence[Use], short: Collection[str]) -> list[Use]:

@@ -12,11 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from experiments.codes.following import movable
+from experiments.codes.following import following_rows, movable
 from experiments.codes.history import history_rows
 from experiments.codes.interchange import interchange_rows, noising_rows
 from experiments.codes.order import order_rows
-from experiments.codes.task import intervention_task_of
+from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.text_interchange import text_interchange_rows
 from experiments.comparison.config import CompareConfig
 from experiments.heads.history import head_history
@@ -24,7 +24,9 @@ from experiments.probing.measure import code_probes, feed, reading_of
 from experiments.probing.sites import Site
 from experiments.results import interchange
 from experiments.results.emergence import FOLLOWED, code_gains, followed_codes, onsets
+from experiments.results.interchange import followed
 from experiments.results.measurements import table
+from experiments.results.position_use import Word
 from experiments.results.worth import WORTH_NAMING
 from experiments.runs.folder import RunFolder
 from experiments.variants.train import trained_model, training_folder
@@ -333,13 +335,29 @@ def reader_of(codes: torch.Tensor, symbols: int) -> HookedTransformer:
     return model
 
 
-@pytest.mark.parametrize("symbols", [4, 5, 8])
-def test_a_table_of_unrelated_vectors_follows_no_smooth_trend(symbols: int) -> None:
-    """Any two functions of so few positions tell them apart a little."""
+def unrelated_vectors(symbols: int) -> InterventionTask:
+    """Reversal by a table of vectors of which none tells how far another position is."""
     task = untrained("reversal", symbols)
     n = task.split.held_out.shape[1]
     unrelated = torch.randn(n, n, generator=torch.Generator().manual_seed(0))
-    task = dataclasses.replace(task, model=reader_of(torch.linalg.qr(unrelated).Q, symbols))
+    return dataclasses.replace(task, model=reader_of(torch.linalg.qr(unrelated).Q, symbols))
+
+
+def test_of_three_positions_a_smooth_trend_is_not_called_used() -> None:
+    """Two functions are all that tells them apart: whatever is followed is followed by a trend."""
+    task = unrelated_vectors(4)
+    at = {"variant": "trained", "tokens": "reversal", "begin_token": True, "seed": 0}
+    at |= {"positions": "intact"}
+    found = followed(table(following_rows(task, movable(task), [], context=at)))
+    words = found[found["moved"] == interchange.ASKING].set_index("code")["word"]
+    assert words["mean residual"] == Word.USED
+    assert words["smooth trend"] == Word.UNDECIDED
+
+
+@pytest.mark.parametrize("symbols", [4, 5, 8])
+def test_a_table_of_unrelated_vectors_follows_no_smooth_trend(symbols: int) -> None:
+    """Any two functions of so few positions tell them apart a little."""
+    task = unrelated_vectors(symbols)
     at = {"variant": "trained", "tokens": "reversal", "begin_token": True, "head": pd.NA, "step": 8}
     order = order_rows(task, context={**at, "probe": interchange.PROBE, "positions": "intact"})
     moves = noising_rows(task, movable(task), context=at)

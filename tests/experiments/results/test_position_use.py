@@ -14,6 +14,7 @@ from experiments.results.position_use import (
     Use,
     Word,
     controlled,
+    of_halves,
     strongest,
     worth_following,
 )
@@ -157,6 +158,20 @@ def test_a_control_that_breaks_half_clears_no_code(breaks: float, word: Word) ->
     redundant = use(hidden, YES)
     assert redundant.word is (Word.REDUNDANT if word is Word.NOT_USED else word)
     assert ("may break 50%" in redundant.why) == (word is Word.UNDECIDED)
+
+
+def test_any_code_of_three_positions_is_a_smooth_trend() -> None:
+    """There is no irregular part to tell it from; what is followed says nothing of its shape."""
+    none = replace(use(None, None), code="irregular part")
+    some = replace(use(NO, NO), code="irregular part")
+    for effect, word in ((YES, Word.UNDECIDED), (WIDE, Word.UNDECIDED), (NO, Word.NOT_USED)):
+        trend = replace(use(effect, effect), code="smooth trend")
+        found, *others = of_halves([trend, none, use(YES, YES)])
+        assert found.word is word
+        assert ("so few positions" in found.why) == (word is Word.UNDECIDED)
+        assert others == [none, use(YES, YES)]
+        elsewhere = replace(none, moved="asking positions")
+        assert of_halves([trend, some, elsewhere])[0] == trend
 
 
 def test_a_code_that_is_followed_contributes_whatever_comes_back() -> None:
