@@ -40,7 +40,11 @@ def head(playground: Playground, state: State) -> HeadAnswer:
     ids = playground.tokens(state.prompt)
     before, after = pass_of(playground, ids), changed_pass(playground, state)
     finished = finished_labels(playground)
-    labels = live_labels(playground, before.scores) if finished is None else finished.labels
+    labels = (
+        live_labels(playground, before.scores, ids.shape[1])
+        if finished is None
+        else finished.labels
+    )
     scores = before.scores.items()
     values = {name: known(playground, numbers)[layer][number] for name, numbers in scores}
     return HeadAnswer(
@@ -79,8 +83,8 @@ def feeds(playground: Playground, state: State) -> FeedsAnswer:
         return FeedsAnswer(feeds=[], chance=None, why=why)
     finished = finished_labels(playground)
     if finished is None:
-        read = pass_of(playground, playground.tokens(state.prompt))
-        labels = live_labels(playground, read.scores)
+        ids = playground.tokens(state.prompt)
+        labels = live_labels(playground, pass_of(playground, ids).scores, ids.shape[1])
     else:
         labels = finished.labels
     scores = _composition(playground, earlier, layer)

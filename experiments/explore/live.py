@@ -20,8 +20,8 @@ from nope_interp.sites import pattern_hook
 from nope_interp.streams import stream
 from nope_interp.tasks.sources import RepeatedSource, UniformSource
 from probes.errors import ProbeError
-from probes.head_rules import FEEDS, NONE, RULES
-from probes.heads.detectors import HeadProbe
+from probes.head_rules import FEEDS, NONE, RULES, Rule
+from probes.heads.detectors import FIRST_QUERY, HeadProbe, local_chance
 
 # Of the prompt and of repeated tokens; the others need more tokens than there are.
 _METRICS = (*FEEDS["text"], *FEEDS["repeated"])
@@ -63,26 +63,40 @@ def _by_metric(
     return scores
 
 
-def live_labels(playground: Playground, scores: Scores) -> list[list[str]]:
+def live_labels(playground: Playground, scores: Scores, n_tokens: int) -> list[list[str]]:
     """The first rule whose score is above its threshold, for each head of each layer.
+
+    In short prompts, and behind short windows, most tokens are near: where equal weights reach its
+    threshold no head is called local.
 
     Args:
         playground: whose model.
         scores: as from `live_scores`.
+        n_tokens: of the prompt.
 
     Returns:
         Labels, `[layer][head]`.
     """
-    known = [rule for rule in RULES if rule.metric in scores]
     return [
         [
             next(
-                (rule.label for rule in known if scores[rule.metric][layer, head] > rule.threshold),
+                (rule.label for rule in rules if scores[rule.metric][layer, head] > rule.threshold),
                 NONE,
             )
             for head in range(playground.heads_of(layer))
         ]
         for layer in range(playground.model.cfg.n_layers)
+        for rules in [_telling(scores, n_tokens, playground.positions[layer].window)]
+    ]
+
+
+def _telling(scores: Scores, n_tokens: int, window: int | None) -> list[Rule]:
+    """The rules on these scores whose thresholds equal weights do not reach."""
+    chance = {"local": local_chance(n_tokens, window)} if n_tokens > FIRST_QUERY else {}
+    return [
+        rule
+        for rule in RULES
+        if rule.metric in scores and chance.get(rule.metric, 0.0) < rule.threshold
     ]
 
 

@@ -156,7 +156,7 @@ def _reading(playground: Playground, read: Pass) -> Reading:
             for value, id in zip(*map(Tensor.tolist, probabilities), strict=True)
         ],
         thumbnails=[Packed.shares(_thumbnail(pattern).numpy()) for pattern in read.patterns],
-        labels=live_labels(playground, read.scores),
+        labels=live_labels(playground, read.scores, 1 + len(read.surprisal)),
         scores={name: known(playground, values) for name, values in read.scores.items()},
     )
 

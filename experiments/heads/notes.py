@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
 from experiments.heads.checks import n_heads
 from experiments.heads.tokens import HeadTokens
 from experiments.variants.ablation import Ablation
@@ -11,11 +9,9 @@ from nope_interp.hooked_model import HookedModel, layers_without_attention
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.sites import layer_ranges
 from probes.head_rules import RULES
-from probes.heads.detectors import FIRST_QUERY
+from probes.heads.detectors import FIRST_QUERY, local_chance
 
 _RULES = {rule.label: rule for rule in RULES}
-# How many tokens are near: a query's own and the seven before.
-_LOCAL = 8
 
 
 def notes_of(
@@ -83,7 +79,6 @@ def out_of_sight(tokens: HeadTokens, layers: Iterable[LayerPositions]) -> list[s
     # How far back the farthest key is that a perfect head looks at, itself included.
     needed = {"induction": tokens.period, "duplicate-token": tokens.period + 1}
     first, local = (_RULES[label] for label in ("first-token", "local"))
-    seen = np.arange(FIRST_QUERY, tokens.length) + 1
     found = []
     for reach, where in reaches.items():
         hidden = [label for label, least in needed.items() if reach < least]
@@ -95,8 +90,7 @@ def out_of_sight(tokens: HeadTokens, layers: Iterable[LayerPositions]) -> list[s
                 f"{layer_ranges(where).capitalize()}: a query sees {reach} tokens, so that no head "
                 f"can be called {' or '.join(hidden)}. Give shorter sequences (--seq-len)."
             )
-        near = np.minimum(_LOCAL / np.minimum(seen, reach), 1)
-        if near.mean() >= local.threshold:
+        if local_chance(tokens.length, reach) >= local.threshold:
             found.append(
                 f"{layer_ranges(where).capitalize()}: a query sees {reach} tokens, most of them "
                 f"near, so that no head can be called {local.label}."

@@ -62,6 +62,21 @@ def _reaching(length: int) -> Float[np.ndarray, " offset"]:
     return np.asarray(length - np.maximum(np.arange(length), FIRST_QUERY), dtype=np.float64)
 
 
+def local_chance(length: int, window: int | None = None, local_window: int = 8) -> float:
+    """What `local` is where every query spreads evenly over the keys it sees.
+
+    Args:
+        length: tokens in a sequence, more than `FIRST_QUERY`.
+        window: how many keys back a query sees, itself included; None for all.
+        local_window: how many offsets count as local.
+
+    Returns:
+        A share of attention from 0 to 1.
+    """
+    m = n_visible(length, window)[FIRST_QUERY:]
+    return float((np.minimum(local_window, m) / m).mean())
+
+
 def offset_chance(length: int, window: int | None = None) -> Float[np.ndarray, " offset"]:
     """What `offset_profile` is where every query spreads evenly over the keys it sees.
 

@@ -19,6 +19,7 @@ from probes.heads._attention import FIRST_QUERY as FIRST_QUERY
 from probes.heads._attention import Block, n_visible, require_maps
 from probes.heads._feed import HeadFeed
 from probes.heads._offsets import OffsetProfile
+from probes.heads._offsets import local_chance as local_chance
 from probes.heads._offsets import offset_chance as offset_chance
 from probes.heads._pattern_sums import (
     Pending,
@@ -162,7 +163,7 @@ class HeadProbe:
             "diagonal": (1 / m).mean(),
             "previous_token": (1 / m).mean(),
             "first_token": first_key.mean(),
-            "local": (np.minimum(self.local_window, m) / m).mean(),
+            "local": local_chance(length, self.window, self.local_window),
             "uniform": np.nan,
             "entropy": np.nan,
         }

@@ -90,6 +90,18 @@ def test_a_prompt_too_short_to_score_has_no_scores_and_is_shown(embedded: Playgr
     assert found.labels == [["none"] * 4] * 4
 
 
+@pytest.mark.parametrize("prompt", [PROMPT[:n] for n in (10, 14, 18, 30)])
+def test_equal_weights_are_not_called_local_where_most_tokens_are_near(
+    embedded: Playground, prompt: str
+) -> None:
+    asked = state(prompt, change={"head_changes": [head_change(1, 2, "uniform")]})
+    found = read(embedded, asked).after
+    assert found is not None
+    assert found.scores["uniform"][1][2] == pytest.approx(1)
+    assert (found.scores["local"][1][2] > 0.6) == (len(prompt) < 20)
+    assert found.labels[1][2] == "uniform"
+
+
 @pytest.mark.parametrize(
     ("change", "ablated"),
     [
