@@ -53,6 +53,9 @@ _UNITS = {
     "share": "Share of held-out variance",
 }
 
+# Activations that never vary have an interval of no width: rounding alone puts it beside chance.
+_ROUNDING = 1e-9
+
 SETTING = ["variant", "tokens", "begin_token"]
 _KEPT = [*SETTING, "layer", "site", "metric", "value", "chance", "n"]
 _NEEDED = [*_KEPT, "probe", "control", "ci_low", "ci_high"]
@@ -212,9 +215,9 @@ def gain_bounds(row: Mapping[str, Any] | pd.Series, smaller: bool) -> tuple[floa
 def _word(row: dict[str, Any], smaller: bool) -> str:
     near, far = gain_bounds(row, smaller)
     control = gain(row["control_value"], row["chance"], smaller)
-    if control >= WORTH_NAMING or 0 < near <= control:
+    if control >= WORTH_NAMING or _ROUNDING < near <= control:
         return "invalid"
-    if near > 0:
+    if near > _ROUNDING:
         return "readable" if near >= WORTH_NAMING else "faint"
     return "undecided" if far >= WORTH_NAMING else "unreadable"
 

@@ -52,6 +52,8 @@ def one_place(value: float, half: float, control: float = CHANCE) -> pd.DataFram
         (31.0, 4.0, CHANCE, "undecided"),  # holds both chance and a tenth better than it
         (10.0, 0.5, 30.5, "readable"),  # the control strays by 5%
         (10.0, 0.5, 28.0, "invalid"),
+        (CHANCE - 1e-14, 0.0, CHANCE, "unreadable"),  # rounding alone: nothing varies
+        (CHANCE - 1e-14, 0.0, CHANCE - 1e-14, "unreadable"),
         (31.0, 0.5, 31.0, "invalid"),  # a faint signal, and a control as good as it
     ],
 )
