@@ -169,6 +169,8 @@ class VarianceProbe(StreamingProbe):
       sequences; law_r2 is how much of the held-out curve's variation about its own mean b/m
       explains (at most 1; chance 0; below 0 where b is noise). The curve's noise is part of that
       variation: few sequences give a lower law_r2, and its interval is of as few.
+      Where variances drift slowly along sequences, two curves are alike by chance more often: of
+      simulated ones without a law 7% had an interval above 0.
     * mae, r2: position predicted from the activation's log variance alone, as by
       `VarianceRegressor`.
 
