@@ -154,8 +154,8 @@ class LoadedModel(HeadsAsked):
             One row for each condition and site: positions ("intact" or the ablation's name), layer,
             site, and the mean absolute error in positions (value) with its 95% interval over
             held-out sequences and the error of always answering the middle (chance). The first row
-            of a condition is the embedding: what is read there the text itself tells, or an encoding
-            that is added to it.
+            of a condition is the embedding: what is read there the text itself tells, or an
+            encoding that is added to it.
 
         Raises:
             UserError: for an ablation or a layer that the model lacks, and too short a text.
