@@ -228,6 +228,9 @@ class SimilarityProbe(StreamingProbe):
     * seriation_tau: `|Kendall tau|` of the order in which `seriate` puts the tokens of that matrix;
       chance is a random order's.
 
+    A vector that all activations share, of a weight that changes with position, changes cosines,
+    too: it is read by each of these, without any nearness.
+
     Only the first `n_sequences` sequences to fit on and as many held-out ones are looked at, and
     further batches cost nothing. Long ones are read few rows at a time, so that memory grows with
     the length and not with its square; adjacency above about 1000 tokens is over evenly spread

@@ -269,3 +269,16 @@ def test_adjacency_of_very_long_sequences_is_over_some_rows():
     expected = [brute_force(C, rows) for C in cosine_similarity(x).numpy()]
     np.testing.assert_allclose(found[:, 0], expected)
     np.testing.assert_array_equal(found[:, 1], found[:, 0])  # an order that changes nothing
+
+
+def test_a_shared_vector_whose_weight_falls_is_read_without_any_nearness(feed):
+    generator = torch.Generator().manual_seed(0)
+    shared = torch.randn(32, generator=generator)
+    noise = torch.randn(80, 24, 32, generator=generator)
+    x = shared + noise * (2 / (POSITIONS + 1))[:, None].sqrt()
+    result = feed(SimilarityProbe(), x[:40], x[40:], POSITIONS)["similarity"]
+    assert result.score("mae").ci_high < 0.8 * result.score("mae").chance
+    assert result.score("adjacency_a").ci_low > 0.7
+    # Of two later activations the farther one is the more similar.
+    mirrored = adjacency_a_mirrored(cosine_similarity(x[40:]))
+    assert mirrored.max() < 0.5
