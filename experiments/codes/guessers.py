@@ -79,12 +79,13 @@ def guessed_losses(
     asked: Bool[Tensor, "scored pos"],
     d_vocab: int,
 ) -> Float[Tensor, " scored"]:
-    """What the best of five guessers who do not know order loses on each example.
+    """What the best of six guessers who do not know order loses on each example.
 
     Two see which tokens the question has, and cross off those that were answered, one of them anew
-    in each round. Three do not see it. One knows how often each token is an answer's, one how often
-    at each position; smoothing costs these the more the fewer examples they saw. The last thinks
-    all tokens equally likely that stand in any answer.
+    in each round. Four do not see it. One knows how often each token is an answer's, one how often
+    at each position, one how often behind the token before, which every model sees; smoothing costs
+    these the more the fewer examples they saw. The last thinks all tokens equally likely that stand
+    in any answer.
 
     Args:
         fit: examples to know frequencies from.
@@ -107,6 +108,9 @@ def guessed_losses(
     losses += [_crossing_off_losses(tokens, asked, anew=anew) for anew in (False, True)]
     kinds = torch.cat([fit[answers], tokens[asked]]).unique()
     losses.append(torch.full((len(tokens),), math.log(len(kinds))))
+    followers = torch.zeros(asked.shape)
+    followers[asked] = _follower_losses(fit, answers, tokens, asked, d_vocab)
+    losses.append(followers.sum(dim=1) / asked.sum(dim=1))
     return min(losses, key=lambda of: float(of.mean())).float()
 
 
@@ -119,6 +123,36 @@ def _crossing_off_losses(
         share = guess.left.gather(1, guess.wanted)[:, 0] / guess.left.sum(dim=1).clamp(min=1)
         lost += torch.where(guess.asked, -share.log(), 0)
     return lost / asked.sum(dim=1)
+
+
+def _follower_losses(
+    fit: Int[Tensor, "fitted pos"],
+    answers: Bool[Tensor, "fitted pos"],
+    tokens: Int[Tensor, "scored pos"],
+    asked: Bool[Tensor, "scored pos"],
+    d_vocab: int,
+) -> Float[Tensor, " wanted"]:
+    """The loss on each answer, by what else was answered behind the token before it."""
+    seen, wanted = fit[answers], tokens[asked]
+    behind, before = token_before(fit)[answers], token_before(tokens)[asked]
+    lost = torch.zeros(len(wanted))
+    for token in before.unique():
+        there, known = before == token, seen[behind == token]
+        # Behind a token that was never seen before an answer, one is guessed as anywhere.
+        lost[there] = _guesses(known if len(known) else seen, wanted[there], d_vocab)
+    return lost
+
+
+def token_before(tokens: Int[Tensor, "sequence pos"]) -> Int[Tensor, "sequence pos"]:
+    """The token before each; -1 before the first.
+
+    Args:
+        tokens: `[sequence pos]`.
+
+    Returns:
+        `[sequence pos]`.
+    """
+    return F.pad(tokens[:, :-1], (1, 0), value=-1)
 
 
 def _guesses(

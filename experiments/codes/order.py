@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from experiments.codes.guessers import crossed_off, question_of
+from experiments.codes.guessers import crossed_off, question_of, token_before
 from experiments.codes.task import InterventionTask
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.interchange import (
@@ -34,11 +35,12 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
     """Rows of the tidy table: whether the model knows the order of what it is asked of.
 
     Metric `accuracy`, the share of answers that are right: the model's own; with the control
-    `GUESSER`, that of the best of three who do not know order: one sees which tokens the question
+    `GUESSER`, that of the best of four who do not know order: one sees which tokens the question
     has and crosses off those that were answered, one does so anew wherever the answer starts over,
-    and one gives the commonest answer at each position;
-    with `SHUFFLED_QUESTION`, the model's own where the question's tokens are permuted and the
-    answer is the old one, but on a task that no order matters to. Metrics `ABOVE_GUESSER` and
+    one gives the commonest answer at each position, and one the commonest behind the token before;
+    with `SHUFFLED_QUESTION`, the model's own where the question's tokens are permuted, but for what
+    stands right before the first answer, and the answer is the old one. On a task that no order
+    matters to nothing is permuted. Metrics `ABOVE_GUESSER` and
     `LOST_BY_SHUFFLE` are the differences. Shares from 0 to 1, with intervals over sequences.
 
     Args:
@@ -55,7 +57,9 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
     question = question_of(tokens, answer)
     own = _right(task, tokens, answer)
     guessers = [_guessed(tokens, answer, anew=anew) for anew in (False, True)]
-    guessed = max([*guessers, _commonest(task, answer)], key=np.sum)
+    guessed = max([*guessers, _commonest(tokens, answer), _followers(task, answer)], key=np.sum)
+    # A model that knows one token and no order would miss the sign that an answer begins behind.
+    question[int(answer.any(dim=0).int().argmax()) - 1] = False
     shuffled = _right(task, _permuted(tokens, question, task.seed), answer)
     asked = answer.double().sum(dim=1).numpy()
     bootstrap = SequenceBootstrap(seed=task.seed)
@@ -130,14 +134,38 @@ def _guessed(
 
 
 def _commonest(
+    tokens: Tensor, answer: Bool[Tensor, "sequence pos"]
+) -> Float[np.ndarray, " sequence"]:
+    """How many answers of each sequence one gets right who always gives the commonest answer at
+    that position, of those that are scored: of a few prompts that training never saw, most may have
+    one answer."""
+    places = torch.arange(tokens.shape[1]).expand_as(tokens)
+    guesses = _commonest_by(places[answer], tokens[answer], tokens.shape[1], int(tokens.max()) + 1)
+    return ((guesses[places] == tokens) & answer).double().sum(dim=1).numpy()
+
+
+def _followers(
     task: InterventionTask, answer: Bool[Tensor, "sequence pos"]
 ) -> Float[np.ndarray, " sequence"]:
-    """How many answers of each sequence one gets right who always gives the commonest token at that
-    position, of the fit sequences or, where it is more, of those that are scored: of a few prompts
-    that training never saw, most may have one answer."""
-    fit, held_out = task.split.fit, task.split.held_out
-    right = [(held_out == some.mode(dim=0).values) & answer for some in (fit, held_out)]
-    return max((of.double().sum(dim=1).numpy() for of in right), key=np.sum)
+    """How many answers of each sequence one gets right who always gives what most often was
+    answered behind the token before, in the fit sequences."""
+    fit, learned, tokens = task.split.fit, task.fit_answer, task.split.held_out
+    if learned is None or not learned.any():
+        return np.zeros(len(tokens))
+    kinds = int(torch.maximum(fit.max(), tokens.max())) + 1
+    # Before the first token stands none, as of another kind.
+    behind, before = token_before(fit) % (kinds + 1), token_before(tokens) % (kinds + 1)
+    guesses = _commonest_by(behind[learned], fit[learned], kinds + 1, kinds)
+    return ((guesses[before] == tokens) & answer).double().sum(dim=1).numpy()
+
+
+def _commonest_by(
+    keys: Int[Tensor, " answer"], answers: Int[Tensor, " answer"], n_keys: int, kinds: int
+) -> Int[Tensor, " key"]:
+    """The commonest answer for each key; for a key without any the commonest of all."""
+    counts = torch.bincount(keys * kinds + answers, minlength=n_keys * kinds)
+    table = rearrange(counts, "(key kind) -> key kind", key=n_keys)
+    return torch.where(table.any(dim=1), table.argmax(dim=1), table.sum(dim=0).argmax())
 
 
 def share_rows(

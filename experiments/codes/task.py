@@ -58,6 +58,7 @@ class InterventionTask:
             answer, and the mean there tells that token as well.
         coverage: the share of scored tokens that are predicted from such a position.
         answer: `[sequence pos]`, the held-out tokens that are scored; None where all are.
+        fit_answer: the same of the fit sequences.
         source: the task with answers that the sequences are examples of; None for others.
     """
 
@@ -71,6 +72,7 @@ class InterventionTask:
     positions: Where = field(default_factory=lambda: ALL_BUT_FIRST)
     coverage: float = 1.0
     answer: Bool[Tensor, "sequence pos"] | None = field(default=None, repr=False)
+    fit_answer: Bool[Tensor, "fitted pos"] | None = field(default=None, repr=False)
     source: AnswerTask | None = field(default=None, repr=False)
 
     @property
@@ -231,5 +233,6 @@ def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) 
         positions=positions,
         coverage=float((asked[:, 1:] & differs[:-1]).sum() / asked.sum()),
         answer=asked,
+        fit_answer=answers,
         source=task,
     )
