@@ -16,7 +16,8 @@ class TrainingConfig:
         batch_size: sequences in a step.
         seq_len: tokens in a sequence, begin token included.
         learning_rate: the peak, reached after `warmup` steps.
-        warmup: steps over which the learning rate rises to its peak.
+        warmup: steps over which the learning rate rises to its peak. A longer one than the training
+            is warned of: the peak is never reached.
         schedule: how the learning rate falls from its peak: `cosine`, to a tenth, or `linear`, to
             zero.
         weight_decay: AdamW's, on matrices only.

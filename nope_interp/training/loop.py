@@ -109,6 +109,14 @@ def optimize(
             "this processor computes bfloat16 up to a hundred times slower than float32: stop here "
             "and leave --training.precision out."
         )
+    if training.warmup > training.steps:
+        _LOG.warning(
+            "the warm-up of %d steps is longer than the training of %d: the learning rate reaches "
+            "%.0f%% of its peak. Shorten the warm-up, or train longer.",
+            training.warmup,
+            training.steps,
+            100 * training.steps / training.warmup,
+        )
     state = None
     if state_path is not None:
         weights = {name: w.detach() for name, w in model.named_parameters() if w.requires_grad}

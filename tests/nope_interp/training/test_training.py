@@ -116,6 +116,18 @@ def test_learning_rate_schedule() -> None:
     assert rates == pytest.approx([0.51, 1.0, 0.5, 0.0])
 
 
+@pytest.mark.parametrize(("warmup", "reached"), [(0, None), (3, None), (12, "25%"), (4, "75%")])
+def test_a_warm_up_longer_than_the_training_is_said(
+    caplog: pytest.LogCaptureFixture, warmup: int, reached: str | None
+) -> None:
+    """Of three steps the last one has the highest rate; the peak is never come to."""
+    run(steps=3, warmup=warmup)
+    said = f"the warm-up of {warmup} steps is longer than the training of 3"
+    assert (said in caplog.text) == (reached is not None)
+    if reached is not None:
+        assert f"reaches {reached} of its peak" in caplog.text
+
+
 def test_bfloat16_trains_weights_kept_in_single_precision(longer: HookedTransformer) -> None:
     task = TextTask()
     tokens, predicted = task.batch(32, 32, torch.Generator().manual_seed(99))
