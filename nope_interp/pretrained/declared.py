@@ -45,6 +45,10 @@ _AMOUNTS = frozenset(
     | {"theta"}
 )
 _DENIED_BY_TRUE = ("nope", "use_nope", "no_rope", "no_pe", "no_pos_emb", "no_position_embeddings")
+# Beside words of positions: that there are none where such a field is true.
+_NEGATIONS = frozenset({"disable", "disabled", "no", "remove", "skip", "without"})
+# Beside the word nope: in which layers, or how many of them.
+_OF_LAYERS = frozenset({"every", "is", "interval", "layer", "layers", "nope", "pattern"})
 _DENIED_BY_NULL = ("rope_theta", "rope_parameters")
 # Encodings that can be switched off in a checkpoint which has none.
 _SWITCHED_OFF = ("rotary", "learned")
@@ -250,9 +254,15 @@ def _denies(key: str, value: Any, raw: Mapping[str, Any], words: _Words) -> bool
         or (key == "no_rope_layer_interval" and bool(value))
         or (key == "no_rope_layers" and _some_without(value, raw))
         or (key == "attention_type" and _is_none(value))
+        or _names_nope(frozenset(key.lower().split("_")), value)
         or (key == "architectures" and bool(_CLASS.search(str(value))))
         or _switches_off(frozenset(key.lower().split("_")), value, words)
     )
+
+
+def _names_nope(key: frozenset[str], value: Any) -> bool:
+    """Whether a field says by that word that there are layers without positions."""
+    return "nope" in key and key <= _OF_LAYERS | _OTHERS and bool(value)
 
 
 def _some_without(layers: Any, raw: Mapping[str, Any]) -> bool:
@@ -267,9 +277,14 @@ def _switches_off(key: frozenset[str], value: Any, words: _Words) -> bool:
     """Whether a field of these words says that there are no positions."""
     if not key & words.of_positions:
         return False
+    if key & _NEGATIONS:
+        return key <= words.of_positions | _OTHERS | _NEGATIONS and bool(value)
     if key <= words.of_positions | _OTHERS:
         # That one kind is off says little where another one is on.
-        off = (value is False or value == 0) and not (words.affirmed and not key & _OF_ROTATION)
+        # One for all layers, or one for each.
+        told = value if isinstance(value, list) else [value]
+        said_off = any(of is False or of == 0 for of in told)
+        off = said_off and not (words.affirmed and not key & _OF_ROTATION)
         return off or _is_none(value)
     # True and false are numbers, too.
     counted = isinstance(value, int | float) and not isinstance(value, bool)

@@ -237,6 +237,11 @@ def test_a_folder_of_a_code_model_is_refused_too(tmp_path: Path) -> None:
         ({"attention_type": "qk_norm_nope"}, '`attention_type: "qk_norm_nope"`'),
         ({"position_encoding_type": "none"}, '`position_encoding_type: "none"`'),
         ({"use_rope": 0}, "`use_rope: 0`"),
+        ({"use_rope": [True, False]}, r"`use_rope: \[true, false\]`"),
+        ({"nope_layers": [1]}, r"`nope_layers: \[1\]`"),
+        ({"nope_layer_interval": 2}, "`nope_layer_interval: 2`"),
+        ({"disable_rope": True}, "`disable_rope: true`"),
+        ({"rotary_disabled": 1}, "`rotary_disabled: 1`"),
         ({"nope": 1}, "`nope: 1`"),
         ({"no_pos_emb": True}, "`no_pos_emb: true`"),
         ({"position_embedding_type": "nopos"}, '`position_embedding_type: "nopos"`'),
@@ -306,6 +311,7 @@ def test_a_family_that_turns_a_part_of_its_heads_heeds_its_own_spelling_alone(
         # Words of another encoding than the family's.
         ("gpt2", {"rotary": False, "use_rope": False, "rotary_dim": 0}),
         ("opt", {"use_rotary": False}),
+        ("gpt2", {"disable_rope": True}),
         ("bloom", {"use_rotary": False, "position_embedding_type": "alibi"}),
         ("t5", {"use_rope": False}),
         # One kind is off, another one on.
@@ -367,6 +373,10 @@ def test_a_table_that_turns_nothing_is_refused_before_transformers_fails(tmp_pat
         {"use_rope": True},
         {"nope": False},
         {"no_rope_layers": None},
+        {"use_rope": [True, True]},
+        {"nope_layers": []},
+        {"qk_nope_head_dim": 8},
+        {"disable_rope": False},
         # Of how positions are used, not of whether they are.
         {"rope_scaling": None},
         {"rope_interleaved": False},
