@@ -125,6 +125,13 @@ def _mend_falcon(config: Any, adapter: Any) -> None:
         parts["ln1"].name = "input_layernorm"
 
 
+def _mend_granite_hybrid(config: Any, adapter: Any) -> None:
+    """A Granite hybrid that names no positions has none; TransformerLens 4.3 looks for a rotation."""
+    if config.position_embedding_type is None:
+        adapter.cfg.position_embedding_type = "nope"
+        type(adapter).__init__(adapter, adapter.cfg)
+
+
 def _mend_neox(config: Any, adapter: Any) -> None:
     """GPT-NeoX may do without biases of attention, which TransformerLens 4.3 insists on.
 
@@ -171,6 +178,7 @@ def _mend_phi(config: Any, adapter: Any) -> None:
 _ADAPTERS: dict[str, Callable[[Any, Any], None]] = {
     "falcon": _mend_falcon,
     "gpt_neox": _mend_neox,
+    "granitemoehybrid": _mend_granite_hybrid,
     "opt": _mend_opt,
     "phi": _mend_phi,
 }

@@ -450,9 +450,13 @@ def test_an_olmo_hybrid_without_a_base_has_no_positions_in_its_attention(tmp_pat
     assert model.original_model.model.rotary_emb is None
 
 
-def test_a_granite_hybrid_without_positions_is_read_as_it_says(tmp_path: Path) -> None:
-    """As IBM's Granite 4.0 H is published: attention without positions between recurrent layers."""
-    published = {"layer_types": [*["mamba"] * 3, "attention"], "position_embedding_type": "nope"}
+@pytest.mark.parametrize("said", ["nope", None])
+def test_a_granite_hybrid_without_positions_is_read_as_it_says(
+    tmp_path: Path, said: str | None
+) -> None:
+    """As IBM's Granite 4.0 H is published: attention without positions between recurrent layers.
+    Where the config says nothing, transformers does not rotate either."""
+    published = {"layer_types": [*["mamba"] * 3, "attention"], "position_embedding_type": said}
     folder = folder_of("granitemoehybrid", tmp_path / "nope", published)
     model = load_pretrained(folder).model
     found = [layer.encoding for layer in layer_positions(model)]
