@@ -161,10 +161,10 @@ class CodeStatistics(StreamingFit):
         return self._products.diagonal() / (self.n_fitted - 1)
 
     def noise_along(self, functions: Float[Tensor, "pos k"]) -> float:
-        """The squared length that p(t) would have along functions of the position by chance.
+        """The sum of squares that p(t) would have along functions of the position by chance.
 
         Args:
-            functions: orthonormal, of mean 0 over positions.
+            functions: of mean 0 over positions; of orthonormal ones it is a squared length.
 
         Returns:
             In the activations' units squared, summed over components and functions.

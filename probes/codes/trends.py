@@ -212,7 +212,8 @@ class Extrapolation:
     """Smooth trends fitted on the first positions, and how well they predict the later ones.
 
     Each trend is a line in the space of activations, fitted by least squares on the mean residual
-    at the first three fifths of the positions. `CONSTANT` is the mean there.
+    at the first three fifths of the positions. `CONSTANT` is the mean there. What all positions of
+    a sequence share tells none of them: its later activations are told less its first ones' mean.
 
     Args:
         statistics: those of the site, of the positions in question alone.
@@ -234,14 +235,16 @@ class Extrapolation:
         if not enough:
             self.scale = 0.0
             return
-        mean = vectors[:fitted].mean(dim=0)
-        self._curves[CONSTANT] = mean.expand(n - fitted, -1)
+        vectors = vectors - vectors[:fitted].mean(dim=0)
+        self._curves[CONSTANT] = torch.zeros_like(vectors[fitted:])
         for trend, function in TRENDS.items():
             line = trend_line(vectors, function(m, int(m[-1])), torch.arange(n) < fitted)
             self._curves[trend] = line[fitted:]
-        apart = (vectors[fitted:] - mean).square().sum(dim=-1).mean()
-        by_chance = statistics.deviation_squares()[fitted:].mean() / statistics.n_fitted
-        self.scale = max(float(apart - by_chance), 0.0)
+        apart = vectors[fitted:].square().sum(dim=-1).mean()
+        differences = torch.eye(n).to(vectors)[:, fitted:]
+        differences[:fitted] = -1 / fitted
+        by_chance = statistics.noise_along(differences) / (n - fitted)
+        self.scale = max(float(apart) - by_chance, 0.0)
 
     def gains(self, activations: Activations) -> dict[str, PerSequence]:
         """How much nearer than each rival 1/m comes to held-out activations at later positions.
@@ -261,7 +264,8 @@ class Extrapolation:
         """
         if not len(self.predicted) or not self.scale:
             return {}
-        x = upcast(activations)[:, self.predicted.to(activations.device)].double()
+        every, fitted = upcast(activations).double(), int(self.predicted[0])
+        x = every[:, fitted:] - every[:, :fitted].mean(dim=1, keepdim=True)
         own = self._curves[COUNTING].to(x)
         found = {}
         for rival in RIVALS:

@@ -43,18 +43,34 @@ def test_gains_are_differences_of_squared_errors_on_held_out_positions() -> None
     assert found.predicted.tolist() == list(range(9, 15))
     m, means = M.numpy(), x.double().mean(dim=0).numpy()
     formula = {"1/m": 1 / m, "t": m, "log m": np.log(m), "slow cosine": np.cos(np.pi * m / m[-1])}
+    told = held_out.numpy()[:, later] - held_out.numpy()[:, first].mean(axis=1, keepdims=True)
     errors = {}
     for name, values in {**formula, "constant": None}.items():
         columns = [np.ones_like(m)] if values is None else [np.ones_like(m), values]
         design = np.stack(columns, axis=1)
         curve = design @ np.linalg.lstsq(design[first], means[first], rcond=None)[0]
-        errors[name] = np.square(held_out.numpy()[:, later] - curve[later]).sum(-1).mean(-1)
+        left = told - curve[later] + means[first].mean(axis=0)
+        errors[name] = np.square(left).sum(-1).mean(-1)
     apart = np.square(means[later] - means[first].mean(axis=0)).sum(-1).mean()
-    by_chance = x.double().numpy().var(axis=0, ddof=1).sum(-1)[later].mean() / len(x)
+    contrasts = x.double()[:, later] - x.double()[:, first].mean(dim=1, keepdim=True)
+    by_chance = contrasts.numpy().var(axis=0, ddof=1).sum(-1).mean() / len(x)
     assert found.scale == pytest.approx(apart - by_chance)
     for rival, gain in found.gains(held_out).items():
         wanted = (errors[rival] - errors["1/m"]) / (apart - by_chance)
         np.testing.assert_allclose(gain.numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_what_all_positions_of_a_sequence_share_does_not_hide_who_counts() -> None:
+    """It moves later means and the constant alike. As noise it took all of the scale, and gains."""
+    x, held_out = following(COUNTING, seed=10), following(COUNTING, seed=11)
+    shared = 10 * torch.randn(2, 300, 1, 16, generator=torch.Generator().manual_seed(12))
+    alone = Extrapolation(fitted(x, POSITIONS))
+    beside = Extrapolation(fitted(x + shared[0], POSITIONS))
+    assert beside.scale == pytest.approx(alone.scale, rel=1e-4)
+    for rival, gain in beside.gains(held_out + shared[1]).items():
+        wanted = alone.gains(held_out)[rival]
+        torch.testing.assert_close(gain, wanted, rtol=1e-3, atol=1e-4)
+        assert gain.mean() > 4 * gain.std() / len(gain) ** 0.5
 
 
 def test_few_positions_say_nothing() -> None:
