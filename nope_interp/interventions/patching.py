@@ -23,8 +23,9 @@ from nope_interp.interventions.patched_runs import HOOKS, Runs, fastest, name_of
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.sites import layer_ranges
 
-# How little the logit differences may lie apart, in nats.
-_LEAST = 1e-4
+# How little the logit differences may lie apart, in nats, and in steps of its precision at 1.
+# Of fewer a patch brings back all or nothing, as it happens to round.
+_LEAST, _STEPS = 1e-4, 16
 
 
 @dataclass(frozen=True)
@@ -126,11 +127,20 @@ def _two_runs(
     answer = int(of_clean.argmax())
     other = next(id for id in of_corrupted.topk(2).indices.tolist() if id != answer)
     ends = [float(one[answer] - one[other]) for one in (of_clean, of_corrupted)]
-    if abs(ends[0] - ends[1]) < _LEAST:
-        raise UserError(
-            "both prompts have the same logit difference: choose prompts whose next tokens differ."
-        )
+    _check_apart(abs(ends[0] - ends[1]), streams[0].dtype)
     return Runs(model, at, corrupted.to(device), seen, streams, answer, other, ends[1]), ends[0]
+
+
+def _check_apart(apart: float, dtype: torch.dtype) -> None:
+    """Raise UserError where a share of so little would be of rounding."""
+    remedy = "choose prompts whose next tokens differ"
+    if apart < _LEAST:
+        raise UserError(f"both prompts have the same logit difference: {remedy}.")
+    if apart < _STEPS * torch.finfo(dtype).eps:
+        raise UserError(
+            "both prompts have the same logit difference, but for the rounding of "
+            f"{str(dtype).removeprefix('torch.')}: {remedy}, or load the model in float32."
+        )
 
 
 def _run(

@@ -1,7 +1,7 @@
 """Pretrained families that differ in what they show: each answers, or says what it cannot."""
 
 import base64
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -106,6 +106,23 @@ def test_a_family_answers_or_says_what_it_cannot(
         recovered = [torch.tensor(one.recovered) for one in (joining, without)]  # type: ignore[union-attr]
         torch.testing.assert_close(*recovered, rtol=1e-3, atol=1e-4)
         assert recovered[0].abs().max() > 0.01
+
+
+def test_what_half_precision_rounds_is_no_share() -> None:
+    """The ends lie 1/128 apart, a step of bfloat16: shares were 0 or 1 at random positions."""
+    playground = playground_of("llama")
+    playground.model.to(torch.bfloat16)
+    one, other = playground.tokens("cl")[0].tolist()
+    with torch.no_grad():
+        embedding = playground.model.original_model.get_input_embeddings().weight
+        embedding[other] = embedding[one] * 1.01
+    for corrupted in (CORRUPTED, CLEAN[::-1]):
+        asked = state(CLEAN, other_prompt=corrupted, patch={"at": "resid_pre"})
+        with ExitStack() as stack:
+            if corrupted == CORRUPTED:
+                told = "but for the rounding of bfloat16"
+                stack.enter_context(pytest.raises(UserError, match=told))
+            list(patching.patch(playground, asked, nullcontext))
 
 
 def test_one_layer_alone_is_patched(monkeypatch: pytest.MonkeyPatch) -> None:
