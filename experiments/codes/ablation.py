@@ -37,7 +37,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.progress import progress
 from probes.bootstrap import ArrayFunction, NamedBootstrap, ratio
 from probes.code_names import CODES
-from probes.codes.controls import SIDE_EFFECTS, side_effects, size_matched_removal, sizes_of
+from probes.codes.controls import SIDE_EFFECTS, removal_sizes, side_effects, size_matched_removal
 from probes.codes.filter import CodeFilter
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.scores import SHUFFLED, Score
@@ -149,7 +149,7 @@ def site_by_site(
                 if condition.takes_code:
                     assert isinstance(change, CodeFilter)
                     control = size_matched_removal(
-                        change, sizes_of(change, codes), codes, task.seed
+                        change, removal_sizes(change, codes), codes, task.seed
                     )
                     found[condition.name, SIZE_MATCHED] = _scored(task, {name: control})
         rows += _rows(task, found, {**context, "layer": site.layer, "site": site.hook})

@@ -27,7 +27,7 @@ from nope_interp.interventions.intervene import intervene
 from nope_interp.query_blocks import block_size, queries_in_blocks
 from nope_interp.streams import firing_hooks, run_trunk, run_until
 from nope_interp.threads import one_thread_pool
-from probes.codes.controls import size_matched_removal, sizes_of
+from probes.codes.controls import removal_sizes, size_matched_removal
 from probes.codes.filter import CodeFilter
 from probes.codes.interchange import Move, Moved
 from probes.codes.statistics import CodeStatistics, Intervention
@@ -91,7 +91,7 @@ class FittedOnTheWay:
                 part.update(activations, self._numbers)
             self.made = self._make(fit)
             if self._sized:
-                self.sizes = sizes_of(self.made, fit.codes)
+                self.sizes = removal_sizes(self.made, fit.codes)
         return self.made(activations)
 
 

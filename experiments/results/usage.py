@@ -16,7 +16,7 @@ without all four codes. A broken model may lose far more than the guesser: share
                or others can stand in for this code, by itself or together.
 
 A code in the mean activations, a smooth trend or what it leaves, is taken away by subtracting
-vectors: its size-matched control subtracts as large vectors in random directions. The other codes
+vectors: its size-matched control moves activations as far in random directions. The other codes
 are in the residuals about the mean: their control mixes in another sequence's content. Random
 rescaling blurs the variance code, so a user of that has to lose more than by the blur. A network
 that no change of that size leaves working is `undecided`, whatever it uses. A loss beyond

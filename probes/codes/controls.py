@@ -41,6 +41,31 @@ def sizes_of(intervention: Intervention, statistics: CodeStatistics) -> PerPosit
     return (moved / lengths).clamp(max=2.0).mean(dim=0)
 
 
+def removal_sizes(removal: Intervention, statistics: CodeStatistics) -> PerPosition:
+    """How far a removal moves activations, as `size_matched_removal` takes it.
+
+    Args:
+        removal: a code filter that takes one code away.
+        statistics: those of the site that it was fitted on.
+
+    Returns:
+        `[pos]`, means over the examples that the statistics keep: lengths, where vectors are
+        subtracted, and else shares, as `sizes_of` gives them.
+
+    Raises:
+        ProbeError: as `sizes_of`.
+    """
+    if not _subtracts(removal):
+        return sizes_of(removal, statistics)
+    rows = statistics.examples()
+    lengths: Tensor = torch.linalg.vector_norm(removal(rows) - rows, dim=-1)
+    return lengths.mean(dim=0)
+
+
+def _subtracts(removal: Intervention) -> bool:
+    return isinstance(removal, CodeFilter) and bool(removal.removed.any())
+
+
 class OtherContent:
     """Activations turned towards another sequence's, by as much as some intervention moves them.
 
@@ -127,20 +152,24 @@ def size_matched_removal(
 ) -> SizeMatched | OtherContent:
     """Activations moved as far as by taking a code away, with none of the four taken away.
 
-    Codes in the mean are taken away by subtracting vectors: the control is `moved_elsewhere`. The
-    others are taken away by changing deviations: the control is `OtherContent` of these sizes.
+    Codes in the mean are taken away by subtracting vectors: the control is `moved_elsewhere` by
+    vectors of the lengths that activations move in all, deviations that then grow to keep the
+    variance included. The others are taken away by changing deviations: the control is
+    `OtherContent` of these sizes.
 
     Args:
         removal: the intervention that is matched.
-        sizes: [pos], how far it moves activations, as `sizes_of` says.
+        sizes: [pos], how far it moves activations, as `removal_sizes` says.
         statistics: those of the site.
         seed: of the control's randomness.
 
     Returns:
         The control, to be called with activations of the site.
     """
-    if removal.removed.any():
-        return moved_elsewhere(removal.removed, statistics, seed)
+    if _subtracts(removal):
+        directions = torch.nn.functional.normalize(removal.removed, dim=-1)
+        vectors = rearrange(sizes.to(directions), "pos -> pos 1") * directions
+        return moved_elsewhere(vectors, statistics, seed)
     return OtherContent(sizes, statistics)
 
 

@@ -23,7 +23,12 @@ from experiments.codes.first_token import (
     ONE_TOKEN,
     first_token_conditions,
 )
-from experiments.codes.in_depth import fitted_in_depth, statistics_at, stream_sites
+from experiments.codes.in_depth import (
+    FittedOnTheWay,
+    fitted_in_depth,
+    statistics_at,
+    stream_sites,
+)
 from experiments.codes.shift import shift_rows
 from experiments.codes.task import InterventionTask
 from experiments.probing.sites import ALL_BUT_FIRST, Site
@@ -255,12 +260,15 @@ def test_side_effects_through_the_stream_are_the_mean_over_its_sites() -> None:
 
 
 def sizes_by_hand(change: Intervention, codes: CodeStatistics) -> torch.Tensor:
-    """How far the examples move, as shares of their deviations' lengths, mean by position."""
+    """How far the examples move, mean by position: where vectors are subtracted the length, else as
+    shares of their deviations' lengths."""
     means = codes.positional_vectors().float()
-    shares = [
-        (change(x[None])[0] - x).norm(dim=-1) / (x - means).norm(dim=-1) for x in codes.examples()
-    ]
-    return torch.stack(shares).clamp(max=2).mean(dim=0)
+    lengths = torch.stack([(change(x[None])[0] - x).norm(dim=-1) for x in codes.examples()])
+    made = change.made if isinstance(change, FittedOnTheWay) else change
+    assert isinstance(made, CodeFilter)
+    if made.removed.any():
+        return lengths.mean(dim=0)
+    return (lengths / (codes.examples() - means).norm(dim=-1)).clamp(max=2).mean(dim=0)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from probes.codes.controls import (
     PermutedRescaling,
     moved_elsewhere,
     random_subspace,
+    removal_sizes,
     side_effects,
     size_matched_removal,
     sizes_of,
@@ -676,10 +677,29 @@ def test_elsewhere_is_where_activations_vary():
     assert along[0] == pytest.approx(2 / 3, abs=4 * (0.25 / 400) ** 0.5)
 
 
+@pytest.mark.parametrize("code", HALVES)
+def test_a_control_moves_as_far_as_a_removal_whose_deviations_grow_to_keep_the_variance(code):
+    """What is subtracted alone is a fifth less of the way, where it is three times a deviation."""
+    generator = torch.Generator().manual_seed(6)
+    functions = {SMOOTH: torch.linspace(-1.7, 1.7, 16), IRREGULAR: (-1.0) ** torch.arange(16)}
+    direction = torch.nn.functional.normalize(torch.randn(32, generator=generator), dim=-1)
+    planted_code = 3 * 32**0.5 * functions[code][:, None] * direction
+    x = torch.randn(400, 16, 32, generator=generator) + planted_code
+    of_fit = fitted(x[:200], torch.arange(16))
+    removal = of_fit.kept(set(CODES) - {code})
+    sizes = removal_sizes(removal, of_fit)
+    control = size_matched_removal(removal, sizes, of_fit)
+    removed, elsewhere = ((by(x[200:]) - x[200:]).norm(dim=-1) for by in (removal, control))
+    assert elsewhere.mean() == pytest.approx(float(removed.mean()), rel=0.02)
+    torch.testing.assert_close(elsewhere, sizes.expand(200, -1), rtol=1e-4, atol=1e-4)
+    subtracted = removal.removed.norm(dim=-1).mean()
+    assert subtracted < 0.85 * removed.mean()
+
+
 def test_each_removal_is_held_against_its_own_displacement(statistics):
-    sizes = torch.ones(24)
     for code in CODES:
         removal = statistics.kept(set(CODES) - {code})
+        sizes = removal_sizes(removal, statistics)
         control = size_matched_removal(removal, sizes, statistics)
         in_the_mean = code in HALVES
         assert isinstance(control, SizeMatched if in_the_mean else OtherContent)
