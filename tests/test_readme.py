@@ -22,6 +22,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "findings").glob("*.md")),
     *sorted((ROOT / "docs" / "papers").glob("*.md")),
+    *sorted((ROOT / "docs" / "verdict").glob("*.md")),
 ]
 # What each example prints, page by page.
 EXPECTED = {
@@ -33,8 +34,9 @@ EXPECTED = {
         "tensor([5.",
         "surprisal",
         "9.0000, 10.0000]",
+        "torch.Size([2, 64, 256])",
     ],
-    "verdict.md": ["tensor(5.", "torch.Size([2, 64, 256])"],
+    "removals.md": ["tensor(5."],
 }
 
 

@@ -58,7 +58,7 @@ whole stream alone, at each site of the stream that carries it.
 
 A model that does not surely know order gets no word but `has not learned order`
 (`experiments.results.task_use.without_order`). Which of these rules were set after runs had been
-seen, and after which, stands in docs/verdict.md.
+seen, and after which, stands in docs/verdict/late-rules.md.
 """
 
 from collections.abc import Collection, Mapping, Sequence
