@@ -126,7 +126,7 @@ def _mend_falcon(config: Any, adapter: Any) -> None:
 
 
 def _mend_granite_hybrid(config: Any, adapter: Any) -> None:
-    """A Granite hybrid that names no positions has none; TransformerLens 4.3 looks for a rotation."""
+    """A Granite hybrid that names no positions has none; TransformerLens 4.3 seeks a rotation."""
     if config.position_embedding_type is None:
         adapter.cfg.position_embedding_type = "nope"
         type(adapter).__init__(adapter, adapter.cfg)
