@@ -31,6 +31,15 @@ def _overview() -> Iterator[str]:
     yield from (
         "# Papers and their claims",
         "",
+        "Which claims of papers do our runs reproduce? This table counts them by what came out; a "
+        "paper's page has each claim.",
+        "",
+    )
+    yield from _summary()
+    yield from (
+        "",
+        "## What the words mean",
+        "",
         "Written by `python -m experiments.papers.markdown docs` from the registry that "
         "`nope-interp reproduce` runs, and from runs that are kept with it.",
         "`nope-interp reproduce --list` says which of these claims a finished run of yours shows, "
@@ -64,8 +73,7 @@ def _overview() -> Iterator[str]:
         "where they are few.",
         "",
     )
-    yield from _summary()
-    yield from ("", "```{toctree}", ":hidden:", "")
+    yield from ("```{toctree}", ":hidden:", "")
     yield from (f"papers/{name}" for name in PAPERS)
     yield "```"
 
@@ -77,13 +85,14 @@ def _summary() -> Iterator[str]:
         "bounds before, setting changed after a run |"
     )
     yield "| --- | --- | --- | --- | --- |"
-    all_outcomes = []
+    all_outcomes, small = [], []
     for paper in PAPERS.values():
         outcomes = kept_outcomes(paper)
+        names = [outcome.claim.id for outcome in outcomes if outcome.too_small]
+        small += [f"[{name}](papers/{paper.name}.md#{name})" for name in names]
         yield _counted(f"[{paper.name}](papers/{paper.name}.md)", outcomes)
         all_outcomes += outcomes
     yield _counted("all", all_outcomes)
-    small = [outcome.claim.id for outcome in all_outcomes if outcome.too_small]
     if small:
         yield ""
         yield (

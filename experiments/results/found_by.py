@@ -22,8 +22,8 @@ The first row that holds gives the word:
 | `text` | its text |
 | none of them | no single cause |
 
-The rule was written after the heads of one model had been seen (docs/findings.md says which).
-Afterwards the reference token was brought in, and *any query* had to hold for both texts.
+The rule was written after the heads of one model had been seen
+(docs/findings/previous-token.md says which). Afterwards the reference token was brought in, and *any query* had to hold for both texts.
 """
 
 from collections.abc import Iterator, Mapping
