@@ -23,7 +23,8 @@ The first row that holds gives the word:
 | none of them | no single cause |
 
 The rule was written after the heads of one model had been seen
-(docs/findings/previous-token.md says which). Afterwards the reference token was brought in, and *any query* had to hold for both texts.
+(docs/findings/previous-token.md says which). Afterwards the reference token was brought in, and
+*any query* had to hold for both texts.
 """
 
 from collections.abc import Iterator, Mapping
