@@ -1,7 +1,7 @@
 """Bootstrap intervals over sequences, from a stream; many tests at once. Needs no torch."""
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -276,7 +276,7 @@ class SequenceBootstrap:
         return Score(metric, value, float(low), float(high), chance, self.n, control)
 
 
-@cache
+@lru_cache
 def few_sequences(tail: float, n: float) -> float:
     """By how much a bootstrap interval over n sequences is drawn out, since they are few.
 

@@ -168,7 +168,7 @@ class VarianceProbe(StreamingProbe):
     * law [2]: (a, b) of a + b/m, by unweighted least squares on the mean curve of the fitted
       sequences; law_r2 is how much of the held-out curve's variation about its own mean b/m
       explains (at most 1; chance 0; below 0 where b is noise). The curve's noise is part of that
-      variation: few sequences give a lower law_r2, and its interval is of as few.
+      variation: few sequences give a lower law_r2, and an interval that can lie below the truth.
       Where variances drift slowly along sequences, two curves are alike by chance more often: of
       simulated ones without a law 7% had an interval above 0.
     * mae, r2: position predicted from the activation's log variance alone, as by

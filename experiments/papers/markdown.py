@@ -1,7 +1,7 @@
 """The registry as pages to read."""
 
+import argparse
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -199,5 +199,8 @@ def _sees(outcome: Outcome) -> str:
 
 
 if __name__ == "__main__":
+    asked = argparse.ArgumentParser(description="Writes the pages of all papers.")
+    asked.add_argument("docs", type=Path, help="the folder of papers.md and papers/")
+    docs = asked.parse_args().docs
     for page, text in papers_pages().items():
-        (Path(sys.argv[1]) / page).write_text(text, encoding="utf-8")
+        (docs / page).write_text(text, encoding="utf-8")

@@ -280,10 +280,9 @@ def _switches_off(key: frozenset[str], value: Any, words: _Words) -> bool:
     if key & _NEGATIONS:
         return key <= words.of_positions | _OTHERS | _NEGATIONS and bool(value)
     if key <= words.of_positions | _OTHERS:
+        # One for all layers, or one for each; false equals 0.
+        said_off = any(of == 0 for of in (value if isinstance(value, list) else [value]))
         # That one kind is off says little where another one is on.
-        # One for all layers, or one for each.
-        told = value if isinstance(value, list) else [value]
-        said_off = any(of is False or of == 0 for of in told)
         off = said_off and not (words.affirmed and not key & _OF_ROTATION)
         return off or _is_none(value)
     # True and false are numbers, too.
