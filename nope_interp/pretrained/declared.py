@@ -49,6 +49,8 @@ _DENIED_BY_TRUE = ("nope", "use_nope", "no_rope", "no_pe", "no_pos_emb", "no_pos
 _NEGATIONS = frozenset({"disable", "disabled", "no", "remove", "skip", "without"})
 # Beside the word nope: in which layers, or how many of them.
 _OF_LAYERS = frozenset({"every", "is", "interval", "layer", "layers", "nope", "pattern"})
+_ROTATED_LAYERS = ("rope_layers", "rotary_layers")
+_QUOTED = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _DENIED_BY_NULL = ("rope_theta", "rope_parameters")
 # Encodings that can be switched off in a checkpoint which has none.
 _SWITCHED_OFF = ("rotary", "learned")
@@ -248,11 +250,13 @@ class _Words(NamedTuple):
 
 
 def _denies(key: str, value: Any, raw: Mapping[str, Any], words: _Words) -> bool:
+    value = _meant(value)
     return (
         (key in _DENIED_BY_TRUE and bool(value))
         or (key in _DENIED_BY_NULL and value is None)
         or (key == "no_rope_layer_interval" and bool(value))
         or (key == "no_rope_layers" and _some_without(value, raw))
+        or (key in _ROTATED_LAYERS and _not_all(value, raw))
         or (key == "attention_type" and _is_none(value))
         or _names_nope(frozenset(key.lower().split("_")), value)
         or (key == "architectures" and bool(_CLASS.search(str(value))))
@@ -267,10 +271,21 @@ def _names_nope(key: frozenset[str], value: Any) -> bool:
 
 def _some_without(layers: Any, raw: Mapping[str, Any]) -> bool:
     """Whether a list of layers without rotation has any: their numbers, or a 0 for each of them."""
-    flags = isinstance(layers, list) and len(layers) == raw.get("num_hidden_layers")
-    if flags and set(layers) <= {0, 1}:
+    return 0 in layers if _flags(layers, raw) else bool(layers)
+
+
+def _not_all(layers: Any, raw: Mapping[str, Any]) -> bool:
+    """Whether a list of layers with rotation leaves one out: their numbers, or a 1 for each."""
+    if _flags(layers, raw):
         return 0 in layers
-    return bool(layers)
+    n_layers = raw.get("num_hidden_layers")
+    return isinstance(layers, list) and isinstance(n_layers, int) and len(layers) < n_layers
+
+
+def _flags(layers: Any, raw: Mapping[str, Any]) -> bool:
+    """Whether a list has a 0 or a 1 for each layer."""
+    each = isinstance(layers, list) and len(layers) == raw.get("num_hidden_layers")
+    return each and all(of in (0, 1) for of in layers)
 
 
 def _switches_off(key: frozenset[str], value: Any, words: _Words) -> bool:
@@ -292,11 +307,17 @@ def _switches_off(key: frozenset[str], value: Any, words: _Words) -> bool:
 
 def _affirms(key: str, value: Any) -> bool:
     """Whether a field says that there are rotations, or another kind of positions."""
+    value = _meant(value)
     words, named = frozenset(key.lower().split("_")), isinstance(value, str) and not _is_none(value)
     if not words <= _OF_ROTATION | _OF_ANY | _OTHERS | {"alibi"}:
         return False
     on = bool(words & (_OF_ROTATION | {"alibi"})) and value is True
     return on or (bool(words & _OF_ANY) and named)
+
+
+def _meant(value: Any) -> Any:
+    """True or false where a config has such a word in quotes."""
+    return _QUOTED.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def _is_none(value: Any) -> bool:
