@@ -115,7 +115,7 @@ def _counted(name: str, outcomes: Sequence[Outcome]) -> str:
 
 def _of_paper(paper: Paper) -> Iterator[str]:
     kept = recorded(paper.name)
-    yield from (f"# {paper.name}", "", f"{paper.citation}.", "")
+    yield from (f"# {paper.short} ({paper.name})", "", f"{paper.citation}.", "")
     yield (
         f"Run it with `nope-interp reproduce {paper.name}`: {paper.n_seeds} seeds. "
         f"By default: {paper.default}. Towards the paper's own sizes: {paper.paper_sizes}."

@@ -167,6 +167,12 @@ class Paper:
         return self.citation.split(f" {self.year}, ", 1)[1].rsplit(", arXiv", 1)[0]
 
     @property
+    def short(self) -> str:
+        """How a text refers to it: its first author and year."""
+        first, *others = self.citation.split(f" {self.year}, ", 1)[0].split(", ")
+        return f"{first} et al. {self.year}" if others else f"{first} {self.year}"
+
+    @property
     def year(self) -> str:
         """When it came out."""
         found = re.search(r"\b(?:19|20)\d\d\b", self.citation)
