@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
+from nope_interp.attention_shapes import keys_of
 from nope_interp.hooked_model import HookedModel, wrapped
 
 # What one block's scores of all sequences and heads have at most: 16 MiB in single precision.
@@ -75,7 +76,9 @@ def comes_in_blocks(model: HookedModel) -> bool:
         return getattr(getattr(model, "config", None), "positions", None) is not None
     config = bridged.config
     alibi = config.model_type == "falcon" and config.alibi
-    return not alibi and config.model_type not in _WHOLE
+    # Its own forward pass cuts the masks of layers that read an earlier one's keys.
+    shared = any(keys_of(config, layer) is not None for layer in range(model.cfg.n_layers))
+    return not (alibi or shared) and config.model_type not in _WHOLE
 
 
 @contextmanager

@@ -102,6 +102,17 @@ def test_blocks_of_queries_see_what_all_see_at_once(
         assert_blocks_see_the_same(model, LENGTH, BLOCK)
 
 
+def test_layers_that_read_an_earlier_ones_keys_are_read_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gemma 4's smaller models: their own forward pass cuts the masks of these layers."""
+    model = bridged_model("gemma4_shared")
+    (whole,) = heard_at(model, "hook_resid_post", None)
+    monkeypatch.setattr(query_blocks, "_CELLS", 1)
+    (found,) = heard_at(model, "hook_resid_post", query_blocks.block_size(model, 2, LENGTH))
+    torch.testing.assert_close(found, whole)
+
+
 @pytest.mark.parametrize("positions", ["alibi", "t5"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_biases_are_heard_in_the_blocks_that_they_come_in(
