@@ -41,6 +41,10 @@ def wrap(model: Any) -> HookedModel:
     )
     _spare_norms(bridge)
     for block in bridge.blocks:
+        if config.model_type in _ROTATED_IN_SINGLE:
+            weights = next(block.attn.parameters())
+            for rotated in (block.attn.hook_rot_q, block.attn.hook_rot_k):
+                rotated.register_forward_pre_hook(partial(_as_weights, weights=weights))
         if config.model_type == "falcon" and config.alibi:
             block.attn.register_forward_pre_hook(_drop_second_alibi, with_kwargs=True)
         if config.model_type == "gpt2" and not config.scale_attn_weights:
@@ -103,6 +107,18 @@ def _drop_second_alibi(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> 
 def _unscaled(module: nn.Module, args: tuple[Tensor], factor: float) -> tuple[Tensor]:
     """Scores as GPT-2 has them without scaling; TransformerLens 4.3 divides them by `factor`."""
     return (args[0] * factor,)
+
+
+# Families whose sines are in single precision whatever their weights are in.
+_ROTATED_IN_SINGLE = ("olmo", "olmo2", "olmo3")
+
+
+def _as_weights(module: nn.Module, args: tuple[Tensor], weights: Tensor) -> tuple[Tensor]:
+    """Rotated queries or keys in the precision of the weights, as the model itself has them.
+
+    TransformerLens 4.3 leaves them in that of the sines, which half-precision values do not take.
+    """
+    return (args[0].to(weights.dtype),)
 
 
 def _mend_falcon(config: Any, adapter: Any) -> None:

@@ -71,7 +71,7 @@ def test_logits_equal_the_plain_model(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("family", ["gpt2", "gemma3", "falcon_alibi"])
+@pytest.mark.parametrize("family", ["gpt2", "gemma3", "falcon_alibi", "olmo", "olmo2", "olmo3"])
 def test_half_precision(family: str, dtype: str, tmp_path: Path) -> None:
     loaded = load_pretrained(str(save_folder(plain_model(family), tmp_path / "m")), dtype=dtype)
     half = getattr(torch, dtype)
