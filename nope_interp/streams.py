@@ -31,6 +31,8 @@ Read = TypeVar("Read")
 _MAPS = ("hook_attn_scores", "hook_pattern", "hook_score_bias")
 # Their axes are not those of all else in attention: they have heads before positions.
 _HEADS_FIRST = re.compile(r"\.attn\.(hook_)?[qk]_norm")
+# Nor are these where keys and values come of one latent vector, as DeepSeek's.
+_HEADS_FIRST_OF_LATENT = re.compile(r"\.attn\.hook_[qkv]$")
 
 
 def run_trunk(model: HookedModel, tokens: Tokens) -> None:
@@ -140,7 +142,7 @@ def stream(
     bar = progress(starts, description, "batch")
     fired = dict.fromkeys(listeners, 0)
     size, length, n_queries = None, tokens.shape[1], 0
-    whole = any(map(_HEADS_FIRST.search, listeners))
+    whole = any(_heads_first(model, name) for name in listeners)
     if not whole and (in_blocks or not any(name.endswith(_MAPS) for name in listeners)):
         size = block_size(model, min(batch_size, len(tokens)), length)
     pieces: dict[str, list[Tensor]] = {}
@@ -209,6 +211,12 @@ def read_at(
     listeners = {name: partial(keep, name=name) for name in reads}
     stream(model, tokens, listeners, batch_size=batch_size)
     return found
+
+
+def _heads_first(model: HookedModel, name: str) -> bool:
+    """Whether a hook in attention shows heads before positions: its blocks cannot be joined."""
+    latent = getattr(getattr(wrapped(model), "config", None), "kv_lora_rank", None) is not None
+    return bool(_HEADS_FIRST.search(name) or (latent and _HEADS_FIRST_OF_LATENT.search(name)))
 
 
 def _joined(pieces: list[Tensor], piece: Tensor, length: int) -> Tensor | None:

@@ -13,8 +13,16 @@ from torch import nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.sources import build_bridge_from_module
-from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
+from nope_interp import query_blocks
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.config import TransformerConfig
@@ -172,6 +180,33 @@ def test_what_is_no_tensor_of_tokens_is_refused(
             stream(tiny_model, tokens, {})
     with pytest.raises(UserError, match=r"batch_size is 2\.5"):
         stream(tiny_model, torch.zeros(2, 5, dtype=torch.long), {}, batch_size=2.5)
+
+
+@pytest.mark.parametrize("letter", ["q", "k", "v"])
+def test_keys_and_values_of_a_latent_vector_come_whole(letter: str) -> None:
+    """DeepSeek's have heads before positions, here as many as a block has queries."""
+    config = DeepseekV2Config(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        q_lora_rank=None,
+        kv_lora_rank=8,
+        qk_rope_head_dim=4,
+        qk_nope_head_dim=4,
+        v_head_dim=4,
+        first_k_dense_replace=1,
+    )
+    model = wrap(DeepseekV2ForCausalLM(config).eval())
+    tokens = torch.randint(50, (2, 32), generator=torch.Generator().manual_seed(0))
+    name, seen = f"blocks.0.attn.hook_{letter}", list[torch.Tensor]()
+    _, cache = model.run_with_cache(tokens, names_filter=name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query_blocks, "_CELLS", 1)
+        stream(model, tokens, {name: lambda x: seen.append(x.clone())})
+    torch.testing.assert_close(seen, [cache[name]])
 
 
 @pytest.mark.parametrize("n_heads", [2, 16])
