@@ -46,7 +46,7 @@ def listening(*modules: nn.Module) -> bool:
 
 
 def _hooked(point: HookPoint, shared: Tensor) -> Tensor:
-    """What all layers share, as this hook point leaves it; a listener may write into its copy."""
+    """What others read, too, as this hook point leaves it; a listener may write into its copy."""
     return point(shared.clone()) if listening(point) else shared
 
 
@@ -162,7 +162,8 @@ class Attention(nn.Module):
     def forward(
         self, x: Activations, context: AttentionContext, kv_cache: KVCache | None = None
     ) -> Float[Tensor, "batch query d_model"]:
-        qkv = self.qkv(self.hook_in(x))
+        # Without a norm in between, it is the residual stream itself.
+        qkv = self.qkv(_hooked(self.hook_in, x))
         qkv = rearrange(
             qkv, "batch pos (qkv head d) -> batch pos qkv head d", qkv=3, head=self.n_heads
         )

@@ -297,6 +297,8 @@ class HookedTransformer(HookedModule):
         for layer, block in enumerate(islice(self.blocks, start, n_blocks), start):
             if memory is not None and layer == memory.layer:
                 memory.keep(tokens, stream)
+                if listening(block.hook_resid_pre):  # which may write into its tensor
+                    stream = stream.clone()
             if layer == len(self.blocks) - 1:
                 context = context.since(first)
             stream = block(stream, context, kv_caches[layer] if kv_caches else None)

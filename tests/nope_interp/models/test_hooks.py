@@ -72,6 +72,37 @@ def test_a_hook_replaces_what_it_returns_and_may_write_in_place(name: str) -> No
     assert not torch.equal(replaced, ours(tokens))
 
 
+def first_zeroed(tensor: Tensor, hook: Any) -> Tensor:
+    tensor[:, 0] = 0
+    return tensor
+
+
+def first_replaced(tensor: Tensor, hook: Any) -> Tensor:
+    return torch.cat((torch.zeros_like(tensor[:, :1]), tensor[:, 1:]), dim=1)
+
+
+@pytest.mark.parametrize("changes", [{"normalization": "none"}, {"norm_placement": "post"}])
+def test_what_attention_reads_may_be_written_in_place(changes: dict[str, str]) -> None:
+    """Without a norm in between it is the stream itself, which stays as it is."""
+    ours, tokens, name = model(**changes), random_tokens(), "blocks.1.attn.hook_in"
+    with torch.no_grad():
+        replaced = ours.run_with_hooks(tokens, fwd_hooks=[(name, first_replaced)])
+        written = ours.run_with_hooks(tokens, fwd_hooks=[(name, first_zeroed)])
+    assert torch.equal(replaced, written)
+
+
+def test_what_is_remembered_is_not_written_into() -> None:
+    ours, tokens = model(), random_tokens()
+    hooks = [("blocks.1.hook_resid_pre", first_zeroed)]
+    with torch.no_grad():
+        intact = ours(tokens)
+        with ours.remembered_below(1):
+            for _ in range(2):
+                changed = ours.run_with_hooks(tokens, fwd_hooks=hooks)
+                assert torch.equal(ours(tokens), intact)
+    assert not torch.equal(changed, intact)
+
+
 def test_positions_in_the_embedding_may_be_written_in_place() -> None:
     learned = model(positions="learned")
 
