@@ -117,8 +117,14 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     """
     if not path.name:
         raise UserError(f"{str(path)!r} is no file name: give one.")
-    target = path.resolve() if path.is_symlink() else path
-    if target.exists() and not (target.is_file() or target.is_dir()):
+    try:
+        target = path.resolve() if path.is_symlink() else path
+        special = target.exists() and not (target.is_file() or target.is_dir())
+    except RuntimeError as error:
+        raise UserError(f"{str(path)!r} is a link that leads to itself: remove it.") from error
+    except OSError as error:  # a name that is too long
+        raise cannot_write(path, error) from error
+    if special:
         raise UserError(f"{str(path)!r} is a device or a pipe: give the name of a file.")
     make_folder(target.parent)
     temporary = part_of(target)

@@ -190,3 +190,9 @@ def test_what_is_no_ordinary_file_is_not_replaced(tmp_path: Path) -> None:
     assert write_text(link, "it") == link
     assert link.is_symlink()
     assert aim.read_text() == "it"
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(UserError, match="loop' is a link that leads to itself: remove it"):
+        write_text(loop, "it")
+    with pytest.raises(UserError, match=r"cannot write .*File name too long"):
+        write_text(tmp_path / ("x" * 300), "it")
