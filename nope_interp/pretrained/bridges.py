@@ -162,8 +162,11 @@ def _mend_neox(config: Any, adapter: Any) -> None:
 
 
 def _mend_opt(config: Any, adapter: Any) -> None:
-    """A post-norm OPT has no last norm, whatever the width of its embedding."""
-    if not config.do_layer_norm_before:
+    """A post-norm OPT has no last norm, whatever the width of its embedding.
+
+    Nor has one whose config says so, as it was tuned with an old version of transformers.
+    """
+    if not config.do_layer_norm_before or config._remove_final_layer_norm:
         adapter.component_mapping.pop("ln_final", None)
 
 

@@ -70,6 +70,15 @@ def test_logits_equal_the_plain_model(family: str, tmp_path: Path) -> None:
     torch.testing.assert_close(actual, expected, atol=2e-5 * float(expected.abs().max()), rtol=0)
 
 
+def test_an_opt_without_its_last_norm_is_read(tmp_path: Path) -> None:
+    """As checkpoints that were tuned with old versions of transformers say."""
+    plain = plain_model("opt", _remove_final_layer_norm=True)
+    loaded = load_pretrained(str(save_folder(plain, tmp_path / "m")))
+    tokens = torch.randint(4, 60, (3, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.model(tokens), logits_of(plain, tokens))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("family", ["gpt2", "gemma3", "falcon_alibi", "olmo", "olmo2", "olmo3"])
 def test_half_precision(family: str, dtype: str, tmp_path: Path) -> None:
