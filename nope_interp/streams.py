@@ -28,6 +28,8 @@ from nope_interp.threads import one_thread_pool
 Listener = Callable[[Tensor], None]
 Read = TypeVar("Read")
 
+# Of what type ids have to be: files of them often have 16 bits each, which no embedding takes.
+_TOKENS = (torch.int64, torch.int32)
 _MAPS = ("hook_attn_scores", "hook_pattern", "hook_score_bias")
 # Their axes are not those of all else in attention: they have heads before positions.
 _HEADS_FIRST = re.compile(r"\.attn\.(hook_)?[qk]_norm")
@@ -77,10 +79,15 @@ def check_tokens(model: HookedModel, tokens: Sequences, batch_size: int) -> None
         UserError: for what is no such tensor, tokens out of the model's vocabulary and a batch size
             below 1.
     """
-    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.is_floating_point():
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.dtype not in _TOKENS:
         shape = getattr(tokens, "shape", None)
         told = type(tokens).__name__ if shape is None else f"{tuple(shape)} of {tokens.dtype}"
-        raise UserError(f"tokens are {told}: give a tensor of whole numbers, [sequence position].")
+        raise UserError(
+            f"tokens are {told}: give a tensor of whole numbers (torch.int64 or torch.int32), "
+            "[sequence position]."
+        )
+    if tokens.shape[1] == 0:
+        raise UserError("the sequences hold no tokens: give at least one token in each.")
     if not is_whole(batch_size, 1):
         raise UserError(f"batch_size is {batch_size}: give at least 1.")
     outside = (tokens < 0) | (tokens >= model.cfg.d_vocab)

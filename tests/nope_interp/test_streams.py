@@ -178,6 +178,11 @@ def test_what_is_no_tensor_of_tokens_is_refused(
     for tokens in (torch.zeros(5, dtype=torch.long), torch.zeros(2, 5), np.zeros((2, 5), int), [1]):
         with pytest.raises(UserError, match="give a tensor of whole numbers"):
             stream(tiny_model, tokens, {})
+    for dtype in (torch.uint16, torch.int16, torch.uint8, torch.bool):
+        with pytest.raises(UserError, match=r"whole numbers \(torch.int64 or torch.int32\)"):
+            stream(bridge(tiny_gpt2()), torch.zeros(2, 5, dtype=dtype), {})
+    with pytest.raises(UserError, match="hold no tokens: give at least one"):
+        stream(bridge(tiny_gpt2()), torch.zeros(2, 0, dtype=torch.long), {})
     with pytest.raises(UserError, match=r"batch_size is 2\.5"):
         stream(tiny_model, torch.zeros(2, 5, dtype=torch.long), {}, batch_size=2.5)
 
