@@ -25,6 +25,8 @@ _TESTS = {
     "removed": "removed",
     "kept alone": "sufficiency",
 }
+# Of a removal the controls stand beside its shares.
+_NET_OF_CONTROLS = "moved"
 # What these two are halves of.
 _PARTS = dict.fromkeys((SMOOTH, IRREGULAR), f"part of the {MEAN_RESIDUAL}")
 # Why nothing is read of a code that has no probe.
@@ -54,6 +56,7 @@ def first_figure(answer: Answer) -> dict[str, Any] | None:
         "restored_of": answer.restored_of,
         "share_term": _term(answer.share_of),
         "restored_term": _term(answer.restored_of),
+        "net": _term(answer.share_of) == _NET_OF_CONTROLS,
         "control": STRONGER_CONTROL if controlled else "",
         "readers": readers,
         "least": _at(WORTH_NAMING),

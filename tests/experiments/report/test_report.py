@@ -99,6 +99,24 @@ def test_hostile_names_of_conditions_and_controls_are_text_too(causal_report: Re
     assert any(HOSTILE in row for row in page.data["still"][0]["rows"])
 
 
+def test_only_shares_that_are_net_of_controls_are_called_so(make_report: Any) -> None:
+    """What a removal costs is not: its controls stand beside it, and may do more."""
+    share = (1.0, 0.9, 1.0)
+    code = CodeAnswer("variance", Word.USED, share, None, None, control=1.0, restored=share)
+    removed = Answer((code,), "text", None, "removed: lead lost", "kept alone: lead kept")
+    told = Page(render(make_report(answer=removed))).words
+    assert "removed · kept alone: 0 to 100%; controls are not subtracted" in told
+    moved = replace(
+        removed,
+        codes=(replace(code, control=None),),
+        share_of="moved: answers follow",
+        restored_of="put back: answers return",
+    )
+    told = Page(render(make_report(answer=moved))).words
+    net = "moved · put back, each net of controls: 0 to 100%; below 0% a control does more"
+    assert net in told
+
+
 def test_whole_numbers_of_a_table_are_exact() -> None:
     frame = pd.DataFrame({"seed": [12345678, 16384], "value": [1234567.25, np.nan]})
     frame["step"] = pd.array([2097152, None], dtype="Int64")
