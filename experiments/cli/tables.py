@@ -112,9 +112,9 @@ def of_atlas(models: pd.DataFrame) -> Table:
         models: a row for each.
 
     Returns:
-        A line for each model, the first ones where they are many.
+        A line for each model; of many the first ones, and how many more there are.
     """
-    shown = models.head(MOST_ROWS).astype(object).fillna("–")
+    shown = models.astype(object).fillna("–")
     rows = [[str(value) for value in row] for row in shown.itertuples(index=False)]
     return _table([str(name) for name in models.columns], rows)
 

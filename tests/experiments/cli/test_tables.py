@@ -3,10 +3,11 @@
 from dataclasses import replace
 from io import StringIO
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
-from experiments.cli.tables import of_answer
+from experiments.cli.tables import of_answer, of_atlas
 from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.position_use import Word
 from probes.code_names import JUDGED, SIMILARITY
@@ -64,3 +65,13 @@ def test_headers_of_columns_without_numbers_stay_words(width: int) -> None:
     words = " ".join(lines).split()
     assert {"moved:", "predictions", "follow", "used?"} <= {*words}
     assert not any("…" in line for line in lines)
+
+
+def test_models_that_do_not_fit_are_counted() -> None:
+    models = pd.DataFrame({"model": [f"model-{n}" for n in range(15)], "heads": 16})
+    out = StringIO()
+    Console(width=80, file=out).print(of_atlas(models))
+    lines = [line.strip() for line in out.getvalue().split("\n") if line.strip()]
+    shown = sum(line.startswith("model-") for line in lines)
+    assert lines[-1] == f"and {15 - shown} more"
+    assert len(lines) <= MOST_LINES
