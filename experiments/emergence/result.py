@@ -246,10 +246,20 @@ def _sentences(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measure
         f"Delays after {first} are in doublings of the number of training steps",
         *(f"{code} is readable {delay(code)}" for code in later if code not in never),
         f"The loss is half way down {delay(LOSS)}" if falls else "The loss falls in no seed",
+        *_counted_past_the_end(onsets[[first, *later, LOSS]].rename(columns={LOSS: "the loss"})),
         f"Gains (chance 0) that training surely changes: {', '.join(changes) or 'none'}",
         f"Shuffled positions gain {claims[f'largest gain, {SHUFFLED}'].value:.2g} at most",
     ]
     return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
+
+
+def _counted_past_the_end(onsets: pd.DataFrame) -> Iterator[str]:
+    """What comes in some seeds only, whose delay is no time at which it came."""
+    n_all = len(onsets)
+    missed = {name: count for name, count in onsets.isna().sum().items() if 0 < count < n_all}
+    if missed:
+        told = ", ".join(f"{name} in {count} of {n_all} seeds" for name, count in missed.items())
+        yield f"What never comes in a seed counts there as a doubling past the end: {told}"
 
 
 def _of_following(onsets: pd.DataFrame, claims: dict[str, Measured]) -> list[str]:

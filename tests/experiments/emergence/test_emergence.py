@@ -190,6 +190,17 @@ def test_few_seeds_are_sure_of_nothing() -> None:
     assert "Gains (chance 0) that training surely changes: none." in " ".join(found.sentences)
 
 
+def test_seeds_in_which_a_code_never_comes_are_told_beside_its_delay() -> None:
+    """Of two seeds at step 2 and three without one the delay is no time at which it came."""
+    found = planted({"variance": [1] * 5, "similarity": [2, 2, None, None, None]})
+    said = " ".join(found.sentences)
+    assert "Similarity is readable perhaps 3.4 doublings [" in said
+    counts = "What never comes in a seed counts there as a doubling past the end"
+    assert f"{counts}: similarity in 3 of 5 seeds." in said
+    every = planted({"variance": [1] * 5, "similarity": [2] * 5, "linear": [None] * 5})
+    assert counts not in " ".join(every.sentences)
+
+
 def test_step_zero_and_never_are_one_doubling_beyond_the_ends() -> None:
     found = planted({"variance": [0, 0], "similarity": [None, None], "linear": [16, None]})
     np.testing.assert_array_equal(found.doublings["variance"], [-1, -1])
