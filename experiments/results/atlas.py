@@ -109,11 +109,14 @@ def headline(heads: pd.DataFrame, ablations: Mapping[str, str | None]) -> str:
 
 
 def figures(heads: pd.DataFrame) -> tuple[Figure, ...]:
-    """Labels by model, with positions and without, and by depth."""
-    labels = tuple(label for label in LABELS if label in set(heads["label"]))
+    """Labels by model, with positions and without, and by depth, where any head has one."""
     models = tuple(dict.fromkeys(heads["model"]))
     columns = {"positions intact": "label", "positions ablated": "ablated_label"}
     shown = {title: name for title, name in columns.items() if heads[name].notna().any()}
+    # Without positions heads may have labels that none has with them.
+    given = {label for name in shown.values() for label in heads[name]}
+    labels = tuple(label for label in LABELS if label in given)
+    placed = tuple(label for label in labels if label != NONE and label in set(heads["label"]))
 
     def shares(model: str, name: str) -> Series:
         own = heads[heads["model"] == model]
@@ -123,37 +126,37 @@ def figures(heads: pd.DataFrame) -> tuple[Figure, ...]:
         return Series(model, "measured", np.arange(float(len(labels))), found, n=n)
 
     def depths(model: str) -> tuple[Series, ...]:
-        own = heads[(heads["model"] == model) & (heads["label"] != NONE)]
+        own = heads[heads["model"] == model]
         found = pd.crosstab(own["label"], own["depth"])
-        every = found.reindex(index=labels, columns=DEPTHS, fill_value=0)
-        every = every.drop(NONE, errors="ignore")
+        every = found.reindex(index=placed, columns=DEPTHS, fill_value=0)
         x = np.arange(float(len(DEPTHS)))
         return tuple(
             Series(str(label), "measured", x, row.to_numpy(float))
             for label, row in every.iterrows()
         )
 
-    return (
-        Figure(
-            "labels",
-            "How many heads of each kind",
-            "The share of a model's heads with each label. Ablated: all positions are taken away.",
-            "label",
-            "share of heads",
-            tuple(
-                Panel(title, tuple(shares(model, name) for model in models))
-                for title, name in shown.items()
-            ),
-            ticks=labels,
+    by_label = Figure(
+        "labels",
+        "How many heads of each kind",
+        "The share of a model's heads with each label. Ablated: all positions are taken away.",
+        "label",
+        "share of heads",
+        tuple(
+            Panel(title, tuple(shares(model, name) for model in models))
+            for title, name in shown.items()
         ),
-        Figure(
-            "depths",
-            "Where they stand",
-            "How many heads with each label stand in each third of a model's layers.",
-            "third of the layers",
-            "heads",
-            tuple(Panel(model, depths(model)) for model in models),
-            ticks=DEPTHS,
-            heat_about=0.0,
-        ),
+        ticks=labels,
     )
+    if not placed:
+        return (by_label,)
+    by_depth = Figure(
+        "depths",
+        "Where they stand",
+        "How many heads with each label stand in each third of a model's layers.",
+        "third of the layers",
+        "heads",
+        tuple(Panel(model, depths(model)) for model in models),
+        ticks=DEPTHS,
+        heat_about=0.0,
+    )
+    return by_label, by_depth

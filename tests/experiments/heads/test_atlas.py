@@ -12,6 +12,7 @@ from experiments.heads import classify
 from experiments.heads.atlas import HeadAtlas, heads_atlas
 from experiments.heads.config import HeadsConfig
 from experiments.heads.result import HeadClassification
+from experiments.report.paper.findings import of_figure
 from experiments.results import atlas as tables
 from experiments.results.measurements import table
 from experiments.sweeps.runs import load_run
@@ -242,3 +243,23 @@ def test_depth_is_the_third_of_the_layers_that_a_head_stands_in() -> None:
         assert said == f"{whose} none of the 6 heads has a label."
     assert pd.isna(heads["ablated_label"]).all()
     assert "keep it ablated" not in counts
+
+
+def _heads(label: str, ablated: str) -> pd.DataFrame:
+    same = {"model": "m", "label": label, "ablated_label": ablated, "dependence": None}
+    return pd.DataFrame([same | {"depth": depth} for depth in tables.DEPTHS])
+
+
+def test_labels_that_heads_have_only_without_positions_are_drawn() -> None:
+    by_label, by_depth = tables.figures(_heads("local", "content"))
+    assert by_label.ticks == ("local", "content")
+    drawn = [[*series.y] for panel in by_label.panels for series in panel.series]
+    assert drawn == [[1.0, 0.0], [0.0, 1.0]]
+    # Where heads stand is told of the labels that they have with positions.
+    (panel,) = by_depth.panels
+    assert [(series.name, [*series.y]) for series in panel.series] == [("local", [1.0] * 3)]
+
+
+def test_heads_without_labels_stand_nowhere(tmp_path: Path) -> None:
+    (by_label,) = tables.figures(_heads("none", "none"))
+    assert of_figure(by_label).save(tmp_path / "labels.svg").is_file()
