@@ -116,7 +116,12 @@ def of_atlas(models: pd.DataFrame) -> Table:
     """
     shown = models.astype(object).fillna("–")
     rows = [[str(value) for value in row] for row in shown.itertuples(index=False)]
-    return _table([str(name) for name in models.columns], rows)
+    table = _table([str(name) for name in models.columns], rows)
+    # A long name takes a second line, and no number's place.
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    for column, name in zip(table.columns[1:-1], models.columns[1:-1], strict=True):
+        column.width = _breadth(str(name), [Text(str(value)) for value in shown[name]])
+    return table
 
 
 def of_onsets(onsets: pd.DataFrame, followed: pd.DataFrame) -> Table:

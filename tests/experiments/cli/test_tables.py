@@ -75,3 +75,16 @@ def test_models_that_do_not_fit_are_counted() -> None:
     shown = sum(line.startswith("model-") for line in lines)
     assert lines[-1] == f"and {15 - shown} more"
     assert len(lines) <= MOST_LINES
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_long_name_takes_no_numbers_place(width: int) -> None:
+    name = "a-model-whose-name-goes-on-and-on." * 4
+    often = "30 first-token, 20 local"
+    models = pd.DataFrame({"model": [name], "heads": 1234, "labelled": 567, "most often": often})
+    out = StringIO()
+    Console(width=width, file=out).print(of_atlas(models))
+    text = out.getvalue()
+    assert "…" not in text
+    assert {"1234", "567", "first-token,"} <= {*text.split()}
+    assert max(map(len, text.split("\n"))) <= width
