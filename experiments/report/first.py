@@ -25,6 +25,9 @@ _TESTS = {
     "removed": "removed",
     "kept alone": "sufficiency",
 }
+# What is said of codes that position is surely read from, and where there are none.
+_READ = ("readable", "faint")
+_NOWHERE = "Layer by layer; position is surely read from no code."
 # Of a removal the controls stand beside its shares.
 _NET_OF_CONTROLS = "moved"
 # What these two are halves of.
@@ -76,13 +79,14 @@ def gists(answer: Answer, variants: Sequence[str]) -> dict[str, str]:
     """
     sites: dict[str, list[str]] = {}
     for code in answer.codes:
-        if code.after is not None:
+        if code.after is not None and code.after.word in _READ:
             sites.setdefault(code.after.site, []).append(code.code)
     best = [f"{', '.join(codes)} at {site}" for site, codes in sites.items()]
+    nowhere = _NOWHERE if any(code.after for code in answer.codes) else "Layer by layer."
     others = [_VARIANTS[name] for name in variants if name in _VARIANTS]
     controls = ["permuted positions", *(["changes of the same size"] if answer.share_of else [])]
     return {
-        "where": f"Read best: {'; '.join(best)}." if best else "Layer by layer.",
+        "where": f"Read best: {'; '.join(best)}." if best else nowhere,
         "sure": f"95% intervals over held-out sequences; controls: {', '.join(controls)}.",
         "compared": f"With {' and '.join(others)}." if others else "With chance.",
     }

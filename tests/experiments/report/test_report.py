@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from experiments.report import circuits, figures, lookup, shell
 from experiments.report.data import ReportData
 from experiments.report.encode import every, json_text, number, packed, script_text
+from experiments.report.first import gists
 from experiments.report.page import render
 from experiments.report.uses import use_groups
-from experiments.results.answer import Answer, CodeAnswer
+from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.position_use import Word
 from experiments.results.readability import verdicts
 from nope_interp.errors import UserError
@@ -115,6 +116,22 @@ def test_only_shares_that_are_net_of_controls_are_called_so(make_report: Any) ->
     told = Page(render(make_report(answer=moved))).words
     net = "moved · put back, each net of controls: 0 to 100%; below 0% a control does more"
     assert net in told
+
+
+def test_only_codes_that_are_read_are_called_read_best_somewhere() -> None:
+    """The best site of a code that nothing reads is the luckiest of many."""
+
+    def where(*words: str) -> str:
+        read = [
+            CodeAnswer(code, None, None, None, Reading("trained", word, (0.0, 0.0, 0.0), "here"))
+            for code, word in zip(("variance", "similarity", "counting"), words, strict=True)
+        ]
+        return gists(Answer(tuple(read), "text"), ["trained"])["where"]
+
+    assert where("unreadable", "faint", "readable") == "Read best: similarity, counting at here."
+    unread = "Layer by layer; position is surely read from no code."
+    assert where("unreadable", "undecided", "invalid") == unread
+    assert gists(Answer((), "text"), ["trained"])["where"] == "Layer by layer."
 
 
 def test_whole_numbers_of_a_table_are_exact() -> None:
