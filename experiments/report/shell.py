@@ -211,8 +211,8 @@ def _coded(text: str) -> Markup:
 
 def _percent(share: Any) -> str:
     """A share as whole percent; a dash for none."""
-    found = number(share)
-    return "–" if found is None else percent(found)
+    # Not rounded first: what is nearly all would become all of it.
+    return "–" if number(share) is None else percent(float(share))
 
 
 def measurements_table(

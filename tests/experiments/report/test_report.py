@@ -118,6 +118,11 @@ def test_only_shares_that_are_net_of_controls_are_called_so(make_report: Any) ->
     assert net in told
 
 
+def test_what_is_nearly_all_is_not_all_on_a_page_either() -> None:
+    shown = shell.environment().filters["percent"]
+    assert [shown(share) for share in (0.999996, 1, np.nan, None)] == [">99%", "100%", "–", "–"]
+
+
 def test_only_codes_that_are_read_are_called_read_best_somewhere() -> None:
     """The best site of a code that nothing reads is the luckiest of many."""
 
