@@ -258,13 +258,14 @@ const shortened = (token) => cut(visible(token), 14);
 
 // ---------------------------------------------------------------- sortable tables
 
-// Fills the table in `box`; `dress`, if given, is called with each row drawn and its number, `figure` writes a number that is not whole.
+// Fills the table in `box`; `dress`, if given, is called with each row drawn and its number, `figure` writes a number that is not whole
+// of the column of that name.
 function sortableTable(box, { length, columns }, dress = () => {}, figure = (value) => String(Number(value.toPrecision(4)))) {
   const PER_PAGE = 25, shown = columns.filter((c) => c.shown);
   const table = $(".sortable", box), head = $("thead", table), body = $("tbody", table), chosen = new Map();
   let order = null, descending = false, at = 0, rows = [];
 
-  const read = ({ values, numeric }, i) => values[i] === null ? "–" : numeric && !Number.isInteger(values[i]) ? figure(values[i]) : String(values[i]);
+  const read = ({ name, values, numeric }, i) => values[i] === null ? "–" : numeric && !Number.isInteger(values[i]) ? figure(values[i], name) : String(values[i]);
   // A number is found as it is shown and as it is kept.
   const text = Array.from({ length }, (_, i) => columns.map((c) => `${c.values[i] ?? ""}${c.numeric && c.values[i] !== null ? ` ${read(c, i)}` : ""}`).join("\u0001").toLowerCase());
   function compare(a, b) {

@@ -286,7 +286,7 @@ function setUpHeadsTable(section) {
     for (const [name, values] of [["label", column.label], ["ablated_label", column.ablated_label]])
       if (at(name) >= 0 && values[i] !== null) row.children[at(name)].prepend(swatch(values[i]));
     row.addEventListener("click", () => select(i, true));
-  }, asFigure);
+  }, (value, name) => name === "q_value" ? probability(value) : asFigure(value));
   const names = (kept) => kept.map((c) => c.name);
   $("#heads-csv").addEventListener("click", () => saveCsv("heads", names(columns), table.found()));
   $("#heads-json").addEventListener("click", () => {

@@ -519,7 +519,7 @@ def test_a_run_with_positions_intact_alone(
         n_layers=2, ablation=None, frequencies=None, edges=[], settling=once, **lacking
     )
     data.heads.loc[0, "local"] = -0.001
-    data.heads.loc[1, "confidence"] = 0.996
+    data.heads.loc[1, ["confidence", "q_value"]] = 0.996, 1e-38
     path = tmp_path / "heads.html"
     path.write_text(render_heads(data), encoding="utf-8")
     browser = Browser(driver, path.as_uri(), downloads).open_everything()
@@ -532,7 +532,11 @@ def test_a_run_with_positions_intact_alone(
     driver.back()  # to the page's own head
     browser.wait(lambda: title(browser) == opened)
     browser.choose("select[name=head]", "L0H1")
-    assert "Confidence >99%" in " ".join(browser.find("#head .facts").text.split())
+    facts = " ".join(browser.find("#head .facts").text.split())
+    assert "Confidence >99%" in facts
+    # No q is 0, in the head's own panel and in the table of all.
+    assert "q over all heads < 0.0001" in facts
+    assert browser.column("q value", "heads-table")[1] == "< 0.0001"
     browser.choose("select[name=shade]", "local")
     assert browser.find(cell(0, 0)).text == ".00"
     # A line of one point would not be seen.
