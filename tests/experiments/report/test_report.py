@@ -118,6 +118,24 @@ def test_only_shares_that_are_net_of_controls_are_called_so(make_report: Any) ->
     assert net in told
 
 
+def test_each_table_of_what_is_still_readable_saves_its_own_numbers(
+    causal_report: ReportData,
+) -> None:
+    """Also where a setting before it has no such table."""
+    table = causal_report.measurements
+    of_first = (table["tokens"] == "text") & (table["positions"] != "intact")
+    read_again = of_first & ~table["probe"].isin(["loss", "side effect", "shift"])
+    assert read_again.any()
+    page = Page(render(replace(causal_report, measurements=table[~read_again])))
+    ((key, nth),) = [
+        (str(a["data-setting"]), int(a["data-still"] or 0))
+        for _, a in page.elements
+        if "data-still" in a
+    ]
+    assert key == "random|begin"
+    assert page.data["still"][nth]["name"].endswith("random_begin")
+
+
 def test_what_is_nearly_all_is_not_all_on_a_page_either() -> None:
     shown = shell.environment().filters["percent"]
     assert [shown(share) for share in (0.999996, 1, np.nan, None)] == [">99%", "100%", "–", "–"]
