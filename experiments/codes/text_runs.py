@@ -8,7 +8,8 @@ Two counterfactuals of a clean run, each with the way from its predictions to th
   averaged over several, in two halves, of which the way is made; what it tells is the noise that
   bounds what can be seen. Where the way is not surely longer there is nothing to follow.
 - *In another order*: all tokens but the first and the last few are permuted, by one order for all
-  sequences. The last few are asked.
+  sequences. The last few are asked, all of them: who looks just a token back sees another one at
+  the first of these alone.
 
 The second leads back, too. Whatever loses the order goes a part of any of these ways: so there is
 an *unrelated order* for each, and what is predicted of the text in that one.
@@ -51,7 +52,8 @@ from probes.shapes import Positions
 
 # Prefixes of each sequence in each half of the counterfactual.
 _PREFIXES = 4
-# Tokens asked behind more text, at most; those that keep their place when others are permuted.
+# Tokens asked behind more text, at most; those that keep their place when others are permuted, and
+# are asked then, at most.
 _ASKED, _KEPT = 16, 8
 # Of the positions that codes are fitted at, the share that text is moved by.
 _SHIFT = 0.25
@@ -221,7 +223,9 @@ def behind_more_text(
         return _mean_read([replace(run, tokens=some).read(sites) for some in longer])
 
     sources = torch.arange(own.shape[1] - FIRST_POSITION) + shift
-    ways, unrelated = _ways(run.read(sites), half(), half()), _unrelated(run, generator)
+    # What is asked keeps its tokens, and those before it that are kept in any order.
+    kept = max(_KEPT, run.asked)
+    ways, unrelated = _ways(run.read(sites), half(), half()), _unrelated(run, kept, generator)
     return Elsewhere(f"text by {shift} positions", run, sources, *ways, unrelated)
 
 
@@ -238,15 +242,17 @@ def in_another_order(
         The clean run with the way to the disordered one, and the other way round.
     """
     tokens = task.split.held_out
-    length = tokens.shape[1]
     generator = Generator().manual_seed(task.seed)
-    order = _drawn_order(length, _KEPT, generator)
-    runs = [_run(task, some, _KEPT) for some in (tokens, tokens[:, order])]
+    clean_run = _run(task, tokens, _KEPT)
+    # All that are kept are asked: further back, what only the tokens just before tell is no order.
+    kept = clean_run.asked
+    order = _drawn_order(tokens.shape[1], kept, generator)
+    runs = [clean_run, replace(clean_run, tokens=tokens[:, order])]
     clean, disordered = (run.read(sites) for run in runs)
     # In the other order the token of place t stands where that order names t.
     stands, comes_from = _indices(order.argsort()), _indices(order)
     there, back = _ways(clean, disordered), _ways(disordered, clean)
-    unrelated = [_unrelated(run, generator) for run in runs]
+    unrelated = [_unrelated(run, kept, generator) for run in runs]
     way = way_between(clean.predictions, unrelated[0].predictions)
     crossing = Crossing(way, way.measured(disordered.predictions))
     return (
@@ -255,9 +261,8 @@ def in_another_order(
     )
 
 
-def _unrelated(run: TextRun, generator: Generator) -> UnrelatedOrder:
-    # What is asked keeps its tokens, and those before it that are kept in any order.
-    order = _drawn_order(run.tokens.shape[1], max(_KEPT, run.asked), generator)
+def _unrelated(run: TextRun, kept: int, generator: Generator) -> UnrelatedOrder:
+    order = _drawn_order(run.tokens.shape[1], kept, generator)
     found = replace(run, tokens=run.tokens[:, order]).read()
     return UnrelatedOrder(_indices(order.argsort()), found.predictions)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from experiments.codes import text_runs
 from experiments.codes.in_depth import Place, made_in_depth, statistics_at
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_interchange import text_interchange_rows, text_noising_rows
@@ -292,6 +293,21 @@ def test_tokens_of_the_other_order_stand_where_it_says() -> None:
     # The run predicts what the model does: the last positions, as it is called.
     expected = next_log_probabilities(task.model, clean, LENGTH - 8)
     torch.testing.assert_close(noised.way.start, expected)
+
+
+def test_of_a_large_vocabulary_fewer_tokens_keep_their_place_and_all_of_them_are_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else who looks a token back would see the same ones in any order, and follow no code."""
+    task = task_of(one_layer("learned"))
+    monkeypatch.setattr(text_runs, "_BYTES", 3 * 4 * D_VOCAB * len(task.split.held_out))
+    for elsewhere in in_another_order(task):
+        assert elsewhere.run.asked == 3
+        for sources in (elsewhere.sources, elsewhere.unrelated.sources):
+            moved = sources != torch.arange(LENGTH - 1)
+            assert not moved[-3:].any()
+            assert moved[:-3].sum() > 20
+            assert moved[-8:-3].any()
 
 
 def test_text_behind_more_text_is_the_same_text() -> None:
