@@ -11,7 +11,7 @@ Noising is done in another way, too: all positions of a clean run are told to be
 sequence further on. The way is then that to the same text behind so many more tokens of other
 texts. Where it is not surely longer than what prefixes of one length differ by, there is nothing to
 follow. Where it is surely shorter than a tenth of the way to another order, it counts only where it
-says yes.
+says yes; than a thousandth, not at all.
 
 One control tells an *unrelated order* by the same code: whatever loses the order goes a part of
 every way. Another moves each activation as far, in directions drawn for each sequence as the
@@ -34,13 +34,14 @@ from experiments.codes.ranks import FEWEST_SEQUENCES, Ranked, fact, rank_rows
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_moves import TextMoves
 from experiments.codes.text_order import text_order_rows
-from experiments.codes.text_runs import SHORTEST, over_a_tenth
+from experiments.codes.text_runs import SHORTEST, over_a_share
 from experiments.codes.text_trial import TextTrial, added_text_rows
 from experiments.probing.sites import Site
 from experiments.results import interchange as names
 from experiments.results import text_use
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import table
+from experiments.results.worth import NEXT_TO_NOTHING, WORTH_NAMING
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel, attention_layers, key_heads
 from nope_interp.progress import progress
@@ -87,7 +88,8 @@ def text_interchange_rows(
 
     Rows of the ways themselves: `WAY`, the mean length in nats of that which positions make; so
     long is, with the control `SAME_LENGTH`, what other prefixes of one length leave of it. Of text
-    further on, `OVER_TENTH`: the way less a tenth of that to another order.
+    further on, `OVER_TENTH` and `OVER_THOUSANDTH`: the way less such a share of that to another
+    order.
 
     Args:
         task: a model on text.
@@ -277,8 +279,12 @@ def _of_ways(made: TextMoves, seed: int, context: Mapping[str, Any]) -> Iterator
         yield {**condition, **vars(over)}
     ways = np.stack([made.shifted.way.length, made.noised.way.length], axis=1)
     bootstrap = SequenceBootstrap(seed=seed).update(ways)
-    beyond = bootstrap.score(names.OVER_TENTH, over_a_tenth, chance=0.0)
-    yield {**context, "positions": made.shifted.moved, **vars(beyond)}
+    for metric, part in (
+        (names.OVER_TENTH, WORTH_NAMING),
+        (names.OVER_THOUSANDTH, NEXT_TO_NOTHING),
+    ):
+        beyond = bootstrap.score(metric, partial(over_a_share, part=part), chance=0.0)
+        yield {**context, "positions": made.shifted.moved, **vars(beyond)}
 
 
 def _column(means: np.ndarray, column: int) -> np.ndarray:

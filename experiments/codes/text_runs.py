@@ -40,7 +40,6 @@ from experiments.probing.sites import Site
 from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
 from experiments.results.text_use import EARLIER, ROUNDING
-from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError, shown
 from nope_interp.fields import is_whole
 from nope_interp.hooked_model import HookedModel
@@ -287,9 +286,16 @@ def exceeds_noise(way: Way, seed: int) -> bool:
     return bool(low > ROUNDING)
 
 
-def over_a_tenth(means: Float[np.ndarray, "resample 2"]) -> Float[np.ndarray, " resample"]:
-    """What a way has beyond a tenth of another one, of the mean lengths of both."""
-    return means[:, 0] - WORTH_NAMING * means[:, 1]
+def over_a_share(
+    means: Float[np.ndarray, "resample 2"], part: float
+) -> Float[np.ndarray, " resample"]:
+    """What a way has beyond a share of another one, of the mean lengths of both.
+
+    Args:
+        means: of the way, and of the other one.
+        part: the share, 0 to 1.
+    """
+    return means[:, 0] - part * means[:, 1]
 
 
 def with_prefix(

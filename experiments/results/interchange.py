@@ -48,8 +48,9 @@ PARTICULAR, ADDED_PARTICULAR = "beyond random functions", "added beyond random f
 # that order leaves of the way; what this adds to a half of the mean residual; and these controls.
 THIS_ORDER, ADDED_THIS_ORDER = "beyond an unrelated order", "added beyond an unrelated order"
 TOLD_UNRELATED, IN_UNRELATED = "told an unrelated order", "in an unrelated order"
-# In nats: how much longer a way is than a tenth of that to another order.
+# In nats: how much longer a way is than a tenth, or a thousandth, of that to another order.
 OVER_TENTH = "over a tenth of another order's"
+OVER_THOUSANDTH = "over a thousandth of another order's"
 # The rank of what a full move does among the control's draws; and whether the site tells position
 # by the code at all.
 RANK, CARRIED = "rank among controls", "carried"
@@ -152,8 +153,11 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
             for (code, moved, layer, site), of in found.items()
         ]
     )
-    short = rows[(rows["metric"] == OVER_TENTH) & (rows["ci_high"] < 0)]["positions"]
-    return _with_counting(worth_following(of_halves(judged), set(short)), rows)
+    short, nothing = (
+        set(rows[(rows["metric"] == over) & (rows["ci_high"] < 0)]["positions"])
+        for over in (OVER_TENTH, OVER_THOUSANDTH)
+    )
+    return _with_counting(worth_following(of_halves(judged), short, nothing), rows)
 
 
 def _guessed(rows: pd.DataFrame) -> float:

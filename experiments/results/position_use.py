@@ -31,7 +31,8 @@ q-values hold the false-discovery rate over all verdicts of a run (Benjamini and
   code surely goes a tenth further than where it tells an unrelated order, as a share of what text
   in that order leaves of the way. That it does not is no *no*: order may be lost by the code.
 - Text further on counts only where it says yes, where it changes predictions surely by less than a
-  tenth of what another order does: place then matters too little beside order.
+  tenth of what another order does: place then matters too little beside order. Of surely less than
+  a thousandth it does not count at all.
 - *Redundant* asks that order is really destroyed where the code is put back: most of what order can
   tell is surely lost. Where most answers stay right, a code that comes back may only mend damage.
 - *Not used* asks that a fifth of the right answers rest on order: those that an order-blind guesser
@@ -339,18 +340,22 @@ def of_halves(uses: Sequence[Use]) -> list[Use]:
     return [known(use) for use in uses]
 
 
-def worth_following(uses: Sequence[Use], short: Collection[str]) -> list[Use]:
+def worth_following(
+    uses: Sequence[Use], short: Collection[str], nothing: Collection[str] = ()
+) -> list[Use]:
     """The same without moves along ways that are too short, but for those that are followed.
 
     Args:
         uses: of a run.
         short: the positions that are moved there, in words.
+        nothing: those that are moved along ways so short that there is nothing to follow.
 
     Returns:
         As many, or fewer, in their order.
     """
     yes = (Word.USED, Word.CONTRIBUTES)
-    return [use for use in uses if use.moved not in short or use.word in yes]
+    some = [use for use in uses if use.moved not in nothing]
+    return [use for use in some if use.moved not in short or use.word in yes]
 
 
 def strongest(words: Sequence[Word]) -> Word:

@@ -68,12 +68,20 @@ def nothing_further_on(measurements: pd.DataFrame) -> str | None:
     """
     metric, further = measurements["metric"], measurements["positions"] != EARLIER
     noise = further & (metric == OVER_NOISE) & (measurements["ci_low"] <= ROUNDING)
-    short = further & (metric == names.OVER_TENTH) & (measurements["ci_high"] < 0)
+    shorter = further & (measurements["ci_high"] < 0)
+    nothing, short = (
+        shorter & (metric == over) for over in (names.OVER_THOUSANDTH, names.OVER_TENTH)
+    )
     for rows, why in (
         (
             measurements[noise],
             "no more than another prefix does. There is nothing to follow, so the order of earlier "
             "tokens alone decides.",
+        ),
+        (
+            measurements[nothing],
+            "surely by less than a thousandth of what another order does. There is nothing to "
+            "follow, so the order of earlier tokens alone decides.",
         ),
         (
             measurements[short],

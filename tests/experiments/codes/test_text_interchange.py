@@ -254,8 +254,9 @@ def test_ways_are_held_against_noise_and_against_a_tenth_of_another_order(
         way, noise = (value[moved, WAY, control] for control in ("", SAME_LENGTH))
         assert value[moved, OVER_NOISE, ""] == pytest.approx(way - noise)
     assert value[further, WAY, SAME_LENGTH] > 0
-    beyond = value[further, WAY, ""] - 0.1 * value[ordered, WAY, ""]
-    assert value[further, names.OVER_TENTH, ""] == pytest.approx(beyond)
+    for over, part in ((names.OVER_TENTH, 0.1), (names.OVER_THOUSANDTH, 0.001)):
+        beyond = value[further, WAY, ""] - part * value[ordered, WAY, ""]
+        assert value[further, over, ""] == pytest.approx(beyond)
 
 
 def test_what_a_site_is_not_found_to_carry_is_moved_all_the_same() -> None:
@@ -425,7 +426,7 @@ def test_where_prefixes_of_one_length_differ_as_much_there_is_nothing_to_follow(
     nothing = behind_more_text(task_of(blind)).way
     assert not exceeds_noise(nothing, seed=0)
     rows = table(text_interchange_rows(task_of(blind), {}, context=CONTEXT))
-    of_ways = rows["metric"].isin([WAY, OVER_NOISE, names.OVER_TENTH])
+    of_ways = rows["metric"].isin([WAY, OVER_NOISE, names.OVER_TENTH, names.OVER_THOUSANDTH])
     assert set(rows[of_ways]["positions"]) == {"text by 8 positions", "earlier tokens"}
     assert not rows[~of_ways]["positions"].str.endswith("text by 8 positions").any()
     lengths = rows[rows["metric"] == WAY]["value"]

@@ -123,3 +123,8 @@ def test_where_nothing_could_be_followed_a_sentence_says_so(causal_report: Repor
     assert told is not None
     assert told.endswith("else the order of earlier tokens decides.")
     assert text_use.nothing_further_on(short.assign(ci_high=0.1)) is None
+    none = pd.concat([short, short.assign(metric=names.OVER_THOUSANDTH)])
+    told = text_use.nothing_further_on(none)
+    assert told is not None
+    assert "by less than a thousandth" in told
+    assert told.endswith("so the order of earlier tokens alone decides.")

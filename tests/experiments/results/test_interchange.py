@@ -23,6 +23,7 @@ from experiments.results.interchange import (
     NET,
     ORDER_DESTROYED,
     OVER_TENTH,
+    OVER_THOUSANDTH,
     PROBE,
     QUESTION,
     RANK,
@@ -277,6 +278,14 @@ def test_a_short_way_to_text_further_on_is_told_by_its_row() -> None:
     assert [use.word for use in uses(table(rows))] == [Word.UNDECIDED]
     for over, kept in ((0.2, 1), (0.0, 1), (-0.2, 0)):
         assert len(uses(table([*rows, row(QUESTION, STREAMED, OVER_TENTH, over)]))) == kept
+
+
+def test_of_next_to_no_way_to_text_further_on_no_share_counts() -> None:
+    rows = effect(VARIANCE, STREAMED, 0.5, 0.0)
+    assert [use.word for use in uses(table(rows))] == [Word.CONTRIBUTES]
+    for over, kept in ((0.2, 1), (0.0, 1), (-0.2, 0)):
+        short = [row(QUESTION, STREAMED, metric, over) for metric in (OVER_TENTH, OVER_THOUSANDTH)]
+        assert len(uses(table([*rows, *short]))) == kept
 
 
 ADDS = (ADDED, ADDED_PARTICULAR, ADDED_THIS_ORDER)

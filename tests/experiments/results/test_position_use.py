@@ -284,3 +284,4 @@ def test_a_way_that_is_too_short_counts_only_where_it_is_followed() -> None:
     ]
     assert worth_following([*order, *further], ()) == [*order, *further]
     assert worth_following([*order, *further], ["text by 16 positions"]) == [*order, *further[:2]]
+    assert worth_following([*order, *further], (), ["text by 16 positions"]) == order
