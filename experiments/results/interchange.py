@@ -129,7 +129,10 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
     rows = every[every["control"] == ""]
     guessed = _guessed(every)
     kept = _under(every, RESTORED, ORDER_DESTROYED, "ci_high")
-    breaks = _under(every, NEITHER, SIZE_MATCHED, "ci_high")
+    metrics = set(every["metric"])
+    # Where no order matters, what the control changes is broken: no answer is to change.
+    to_stay = ACCURACY in metrics and LOST_BY_SHUFFLE not in metrics
+    breaks = _under(every, TOWARDS if to_stay else NEITHER, SIZE_MATCHED, "ci_high")
     found: dict[tuple[str, str, int, str], dict[str, dict[str, Any]]] = {}
     for row in rows.to_dict("records"):
         direction, code, moved = condition_of(row["positions"])

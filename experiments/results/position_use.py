@@ -18,7 +18,7 @@ q-values hold the false-discovery rate over all verdicts of a run (Benjamini and
 - Answers that a move breaks follow nothing. So noising and denoising that both say no mean *not
   used* only where the share that a move breaks is surely less than a tenth beyond the control's.
 - A control that may break half of the answers or more hides what a move as large does. So *not
-  used* and *redundant* ask that it surely breaks fewer.
+  used* and *redundant* ask that it surely breaks fewer; where no order matters, changes fewer.
 - Of a code that no site is found to carry mostly noise is put back, which tells positions as the
   model never does. So noising alone decides: *not used* where it says no, breaks nothing, and has a
   control that hides nothing.

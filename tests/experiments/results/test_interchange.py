@@ -188,6 +188,22 @@ def test_words_are_held_against_what_order_can_tell(
     assert uses(table([*rows, *gates[:2]]))[1].word is Word.NOT_USED
 
 
+def test_where_no_order_matters_a_control_that_changes_half_of_the_answers_clears_no_code() -> None:
+    """There no answer does neither: what changes follows, under the control as well."""
+    rows, told = effect(VARIANCE, BLOCK, 0.0, 0.0), noising(VARIANCE, QUESTION)
+    gates = [row("", STREAMED, ACCURACY, 0.9), row("", STREAMED, ACCURACY, 0.4, GUESSER)]
+    for changed, word in ((0.4, Word.NOT_USED), (0.6, Word.UNDECIDED)):
+        for one in rows:
+            if (one["positions"], one["metric"]) == (told, TOWARDS):
+                one |= {"value": changed, "ci_low": changed - 0.05, "ci_high": changed + 0.05}
+        (use,) = uses(table([*rows, *gates]))
+        assert use.word is word
+    assert use.why == "surely followed less than 10%, but a random move as large may break 65%"
+    # Where order matters, answers that neither stay nor follow are broken.
+    (use,) = uses(table([*rows, *gates, row("", STREAMED, LOST_BY_SHUFFLE, 0.3)]))
+    assert use.word is Word.NOT_USED
+
+
 def test_no_rows_have_no_uses() -> None:
     assert uses(pd.DataFrame(columns=table([]).columns)) == []
 
