@@ -194,27 +194,29 @@ def route_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
 
     For one route of one head alone, the mean of what attention reads at the earlier tokens is moved
     as in the noising of `text_interchange_rows`, whose metrics these are. `head` counts queries'
-    heads, or the groups that share keys and values; `positions` names the route.
+    heads, or the groups that share keys and values; `positions` names the route. The tokens that
+    are asked keep their place, and their queries: of the last layer's queries no others count.
 
     Args:
         task: a model on text.
         context: the columns that tell this model variant from others.
 
     Returns:
-        The rows; none of a layer whose attention reads no position in the mean.
+        The rows; none of a layer whose attention reads no position in the mean, nor of the queries
+        of the last layer.
 
     Raises:
         UserError: as `text_interchange_rows`.
     """
     _check_enough(task)
-    reads = _inputs_of_attention(task)
+    reads, last = _inputs_of_attention(task), task.model.cfg.n_layers - 1
     made = TextMoves(task, statistics_at(task, reads), ())
     asked = [
         (site, route, head)
         for site in reads
         for route, n in _heads_by_route(task.model, site.layer).items()
         for head in range(n)
-        if made.carries(site, MEAN_RESIDUAL)
+        if made.carries(site, MEAN_RESIDUAL) and (route, site.layer) != ("queries", last)
     ]
     rows: list[dict[str, Any]] = []
     ranks: list[Ranked] = []

@@ -123,7 +123,8 @@ def routes_read(measurements: pd.DataFrame) -> pd.DataFrame:
         this route alone reads other positions (`towards`), that of its size-matched control, the
         difference, or less where an unrelated order is followed as far (`net`), with its 95%
         interval over sequences, and its q-value. The most followed first; empty where no attention
-        reads a position in the mean.
+        reads a position in the mean. Of the last layer's queries it says nothing: those of the
+        tokens that are asked are not moved.
     """
     rows = measurements[measurements["head"].notna() & (measurements["probe"] == names.PROBE)]
     keys = ["layer", "head", "positions"]

@@ -141,7 +141,9 @@ def test_routes_that_read_places_are_followed_and_no_others(
     rows = table(route_rows(on_text(model, source, **SIZES), context=CONTEXT))
     found = routes_read(rows)
     assert_followed(found, followed)
-    assert len(found) == model.cfg.n_layers * model.cfg.n_heads * 3
+    # Of the last layer the tokens that are asked have queries of their own place, as `periodic`'s.
+    assert len(found) == (model.cfg.n_layers * 3 - 1) * model.cfg.n_heads
+    assert not ((found["layer"] == model.cfg.n_layers - 1) & (found["route"] == "queries")).any()
     first = found.iloc[: len(followed)][["layer", "head", "route"]]
     assert set(first.itertuples(index=False, name=None)) == set(followed)
     assert found["net"].is_monotonic_decreasing
