@@ -40,7 +40,9 @@ def hook_name(layer: int, site: str) -> str:
     """
     if site == ATTENTION_INPUT:
         return f"blocks.{layer}.attn.hook_in"
-    return f"blocks.{layer}.hook_{check_site(site)}"
+    if site not in RESIDUAL_SITES:
+        raise unknown_name("site", site, (*RESIDUAL_SITES, ATTENTION_INPUT))
+    return f"blocks.{layer}.hook_{site}"
 
 
 def pattern_hook(layer: int) -> str:

@@ -239,6 +239,8 @@ def test_bad_fits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         UserError, match=r"tokens have 1 axes: give a tensor, \[sequence, position\]"
     ):
         unfitted_code(TOKENS[0], "variance", Site(0, "resid_post"))
+    with pytest.raises(UserError, match="did you mean 'attn_in'"):
+        ni.fit_code(built, TOKENS, site="attn_inn")
     with pytest.raises(UserError, match="the model has no layer 5: choose from layers 0 to 1"):
         ni.fit_code(built, TOKENS, layer=5)
     code = ni.fit_code(built, random_tokens(seed=7, batch=50, pos=LENGTH), site="resid_pre")
