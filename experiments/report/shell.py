@@ -211,8 +211,11 @@ def _coded(text: str) -> Markup:
 
 def _percent(share: Any) -> str:
     """A share as whole percent; a dash for none."""
-    # Not rounded first: what is nearly all would become all of it.
-    return "–" if number(share) is None else percent(float(share))
+    found = number(share)
+    if found is None:
+        return "–"
+    # As files have it, but what is nearly all is not rounded to all of it.
+    return percent(float(share) if abs(found) == 1 else found)
 
 
 def measurements_table(
