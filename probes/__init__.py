@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from probes.bootstrap import SequenceBootstrap as SequenceBootstrap
     from probes.codes.statistics import CodeStatistics as CodeStatistics
     from probes.errors import ProbeError as ProbeError
+    from probes.estimators.ridge import RidgeRegressor as RidgeRegressor
     from probes.heads.detectors import HeadProbe as HeadProbe
     from probes.heads.labels import label_heads as label_heads
     from probes.nonlinear import TwoLayerProbe as TwoLayerProbe
     from probes.positional_vectors import PositionalVectorProbe as PositionalVectorProbe
     from probes.regression import LinearProbe as LinearProbe
-    from probes.regression import RidgeRegressor as RidgeRegressor
     from probes.similarity import SimilarityProbe as SimilarityProbe
     from probes.streaming import StreamingProbe as StreamingProbe
     from probes.variance import VarianceProbe as VarianceProbe
@@ -38,7 +38,7 @@ _HOMES = {
     "LinearProbe": "probes.regression",
     "PositionalVectorProbe": "probes.positional_vectors",
     "ProbeError": "probes.errors",
-    "RidgeRegressor": "probes.regression",
+    "RidgeRegressor": "probes.estimators.ridge",
     "SequenceBootstrap": "probes.bootstrap",
     "SimilarityProbe": "probes.similarity",
     "StreamingProbe": "probes.streaming",

@@ -1,15 +1,12 @@
 """A two-layer ReLU probe, after Chi et al. 2023 and Haviv et al. 2022 (details recalled)."""
 
 from collections.abc import Sequence
-from typing import Any, no_type_check
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,18 +23,68 @@ _NEARLY_CONSTANT = 1e-3
 _LOGITS = 2**22
 
 
-class _Networks:
+@dataclass(frozen=True)
+class Training:
+    """How two-layer networks are trained.
+
+    Attributes:
+        hidden: width of the hidden layer.
+        learning_rate: Adam's.
+        passes: over the rows.
+        batch_size: rows in a step.
+        seed: of the weights and of the order of rows.
+    """
+
+    hidden: int
+    learning_rate: float
+    passes: int
+    batch_size: int
+    seed: int
+
+    @classmethod
+    def checked(
+        cls, hidden: object, learning_rate: object, passes: object, batch_size: object, seed: object
+    ) -> "Training":
+        """The settings that a user gave, NumPy's numbers too.
+
+        Args:
+            hidden: as the attributes.
+            learning_rate: likewise.
+            passes: likewise.
+            batch_size: likewise.
+            seed: likewise.
+
+        Returns:
+            The settings.
+
+        Raises:
+            ProbeError: for what is no number of its kind.
+        """
+        return cls(
+            check_whole("hidden", hidden, 1),
+            check_positive("learning_rate", learning_rate),
+            check_whole("passes", passes, 1),
+            check_whole("batch_size", batch_size, 1),
+            check_seed(seed),
+        )
+
+
+class Networks:
     """Two-layer networks side by side: each learns labels of its own from the same activations.
 
     Features are standardised by the moments of the first ones seen. Adam, cross-entropy. All
     randomness comes from one generator on the CPU, so that a seed means the same on any device.
+
+    Args:
+        first: the first activations that are seen.
+        n_networks: how many.
+        n_classes: labels of each.
+        settings: of their training.
     """
 
-    def __init__(
-        self, first: Rows, n_networks: int, n_classes: int, settings: "TwoLayerClassifier"
-    ) -> None:
+    def __init__(self, first: Rows, n_networks: int, n_classes: int, settings: Training) -> None:
         hidden = settings.hidden
-        self._generator = torch.Generator().manual_seed(check_seed(settings.seed))
+        self._generator = torch.Generator().manual_seed(settings.seed)
         deviation, self._mean = torch.std_mean(first, dim=0, correction=0)
         # What is nearly constant among the first may vary later: it counts as others do.
         median = deviation.median()
@@ -59,7 +106,11 @@ class _Networks:
         self._optimizer = torch.optim.Adam(self.weights, lr=settings.learning_rate)
 
     def logits(self, rows: Rows) -> Float[Tensor, "network rows classes"]:
-        """Of the rows, which are not standardised yet."""
+        """What the networks make of activations.
+
+        Args:
+            rows: not standardised yet.
+        """
         return self._logits(self._standardised(rows))
 
     def _standardised(self, rows: Rows) -> Rows:
@@ -70,10 +121,15 @@ class _Networks:
         hidden = rearrange(hidden, "rows (network h) -> network rows h", network=len(self._out))
         return torch.baddbmm(self._out_bias, hidden, self._out)
 
-    def learn(
-        self, rows: Rows, labels: Labels, settings: "TwoLayerClassifier", passes: int
-    ) -> None:
-        """`passes` passes of Adam over the rows, each in a new random order."""
+    def learn(self, rows: Rows, labels: Labels, settings: Training, passes: int) -> None:
+        """Passes of Adam over the rows, each in a new random order.
+
+        Args:
+            rows: activations.
+            labels: of each network.
+            settings: of the training.
+            passes: so many, whatever the settings say.
+        """
         rows = self._standardised(rows)
         for _ in range(passes):
             order = torch.randperm(len(rows), generator=self._generator).to(rows.device)
@@ -86,105 +142,6 @@ class _Networks:
                 self._optimizer.zero_grad()
                 loss.backward()
                 self._optimizer.step()
-
-
-class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
-    """A classifier with one hidden ReLU layer, trained by Adam on the cross-entropy.
-
-    After Chi et al. 2023 and Haviv et al. 2022, as recalled and not checked: position as a class,
-    d -> hidden -> ReLU -> classes. The same seed gives the same bits. `fit` makes `passes` passes
-    over the rows, `partial_fit` one pass over the rows it is given.
-
-    Args:
-        hidden: width of the hidden layer.
-        learning_rate: Adam's.
-        passes: over the rows, in `fit`.
-        batch_size: rows in a step.
-        seed: of the weights and of the order of rows.
-    """
-
-    hidden: int
-    learning_rate: float
-    passes: int
-    batch_size: int
-    seed: int
-    classes_: np.ndarray
-
-    @no_type_check  # scikit-learn wants whatever is given stored as it is
-    def __init__(
-        self,
-        hidden: int = 128,
-        learning_rate: float = 3e-3,
-        passes: int = 100,
-        batch_size: int = 256,
-        seed: int = 0,
-    ) -> None:
-        self.hidden = hidden
-        self.learning_rate = learning_rate
-        self.passes = passes
-        self.batch_size = batch_size
-        self.seed = seed
-
-    def fit(self, X: Any, y: Any) -> "TwoLayerClassifier":
-        """Fits to X [n d] and class labels y [n], forgetting what was seen before.
-
-        Args:
-            X: features [n d].
-            y: class labels [n].
-        """
-        return self._absorb(X, y, None, passes=self.passes, reset=True)
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "TwoLayerClassifier":
-        """One pass over more rows; the first call needs `classes`, all labels there will be.
-
-        Args:
-            X: features [n d].
-            y: class labels [n].
-            classes: [k], needed at the first call.
-        """
-        first = not hasattr(self, "networks_")
-        if first and classes is None:
-            raise ProbeError("the first partial_fit needs classes: all labels there will be")
-        return self._absorb(X, y, classes, passes=1, reset=first)
-
-    def _absorb(
-        self, X: Any, y: Any, classes: Any, *, passes: int, reset: bool
-    ) -> "TwoLayerClassifier":
-        _check_settings(self)
-        X, y = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))
-        check_classification_targets(y)
-        known = np.unique(y if classes is None else classes) if reset else self.classes_
-        unknown = np.setdiff1d(y, known)
-        if len(unknown):
-            raise ProbeError(f"y holds {unknown[0]!r}, which is not among the classes {known}")
-        rows = torch.from_numpy(np.require(X, requirements=["C", "W"]))
-        if reset:
-            self.classes_ = known
-            self.networks_ = _Networks(rows, 1, len(known), self)
-        labels = torch.from_numpy(np.searchsorted(known, y))[None]
-        with torch.enable_grad():
-            self.networks_.learn(rows, labels, self, passes)
-        return self
-
-    def predict_proba(self, X: Any) -> Float[np.ndarray, "n classes"]:
-        """The probability of each class in `classes_`; rows sum to 1."""
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
-        rows = torch.from_numpy(np.require(X, requirements=["C", "W"]))
-        with torch.no_grad():
-            logits = self.networks_.logits(rows)[0]
-        return logits.double().softmax(dim=-1).numpy()
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row."""
-        probabilities = self.predict_proba(X)
-        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
-
-
-def _check_settings(of: TwoLayerClassifier) -> None:
-    for name in ("hidden", "passes", "batch_size"):
-        check_whole(name, getattr(of, name), 1)
-    check_positive("learning_rate", of.learning_rate)
 
 
 class TwoLayerProbe(PositionProbe):
@@ -218,8 +175,7 @@ class TwoLayerProbe(PositionProbe):
         n_resamples: int = 1000,
     ) -> None:
         super().__init__(seed=seed, n_resamples=n_resamples)
-        self._settings = TwoLayerClassifier(hidden, learning_rate, passes, batch_size, self.seed)
-        _check_settings(self._settings)
+        self._settings = Training.checked(hidden, learning_rate, passes, batch_size, self.seed)
 
     def _fit(self, activations: Tensor) -> None:
         # Streams run under no_grad or inference_mode, whose tensors autograd refuses.
@@ -227,7 +183,7 @@ class TwoLayerProbe(PositionProbe):
             rows = rearrange(upcast(activations), "batch pos d -> (batch pos) d")
             require_finite(rows.sum())
             if not self.n_fitted:
-                self._networks = _Networks(rows.clone(), 2, len(self.positions), self._settings)
+                self._networks = Networks(rows.clone(), 2, len(self.positions), self._settings)
             labels = self._classes(len(activations)).to(rows.device)
             self._networks.learn(rows, labels, self._settings, self._settings.passes)
 

@@ -6,16 +6,12 @@ is taken across the components of one activation, as Zuo et al. 2025 describe it
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from scipy.ndimage import gaussian_filter1d
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from probes.bootstrap import ArrayFunction, SequenceBootstrap
@@ -60,7 +56,16 @@ def variance_law(
     return curve @ np.linalg.pinv(terms).T
 
 
-class _LogVarianceBins:
+def log_variance(variance: Float[np.ndarray, "*rows"]) -> Float[np.ndarray, "*rows"]:
+    """Log variances, in nats; that of a constant activation is a number, too.
+
+    Args:
+        variance: of activations.
+    """
+    return np.asarray(np.log(np.maximum(variance, np.exp(_LOWEST))))
+
+
+class LogVarianceBins:
     """Sums of targets by bin of log variance, which is all that kernel regression needs."""
 
     def __init__(self) -> None:
@@ -69,12 +74,26 @@ class _LogVarianceBins:
 
     def update(
         self, variance: Float[np.ndarray, " n"], targets: Float[np.ndarray, "n k"]
-    ) -> "_LogVarianceBins":
-        bins = np.floor(_log(variance) / _BIN_WIDTH).astype(np.int64)
+    ) -> "LogVarianceBins":
+        """Adds activations.
+
+        Args:
+            variance: of each.
+            targets: of each.
+
+        Returns:
+            These bins.
+        """
+        bins = np.floor(log_variance(variance) / _BIN_WIDTH).astype(np.int64)
         self._add(bins, np.column_stack([np.ones(len(bins)), targets]))
         return self
 
-    def merge(self, other: "_LogVarianceBins") -> None:
+    def merge(self, other: "LogVarianceBins") -> None:
+        """Adds what others saw.
+
+        Args:
+            other: those.
+        """
         self._add(other._bins, other._sums)
 
     def _add(self, bins: np.ndarray, sums: np.ndarray) -> None:
@@ -111,56 +130,6 @@ class _LogVarianceBins:
         return centres, dense[reached, 1:] / dense[reached, :1]
 
 
-def _log(variance: Float[np.ndarray, "*rows"]) -> Float[np.ndarray, "*rows"]:
-    return np.asarray(np.log(np.maximum(variance, np.exp(_LOWEST))))
-
-
-class VarianceRegressor(RegressorMixin, BaseEstimator):
-    """A regressor that sees nothing of an activation but the log variance across its components.
-
-    Kernel regression on sums over a fixed grid of log variances, so that `partial_fit` is exact
-    and memory does not grow with the data.
-    """
-
-    def fit(self, X: Any, y: Any) -> "VarianceRegressor":
-        """Fits to activations X [n d] and targets y [n], forgetting what was seen before.
-
-        Args:
-            X: activations [n d].
-            y: targets [n].
-        """
-        return self._absorb(_LogVarianceBins(), X, y, reset=True)
-
-    def partial_fit(self, X: Any, y: Any) -> "VarianceRegressor":
-        """Adds activations to what was seen before.
-
-        Args:
-            X: activations [n d].
-            y: targets [n].
-        """
-        first = not hasattr(self, "bins_")
-        return self._absorb(_LogVarianceBins() if first else self.bins_, X, y, reset=first)
-
-    def predict(self, X: Any) -> Float[np.ndarray, " n"]:
-        """The mean target of activations with nearly the same variance."""
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        return np.asarray(np.interp(_log(X.var(axis=1)), self.log_variance_, self.mean_target_))
-
-    def _absorb(self, bins: _LogVarianceBins, X: Any, y: Any, reset: bool) -> "VarianceRegressor":
-        X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, y_numeric=True)
-        self.bins_ = bins.update(X.var(axis=1), column_or_1d(y, dtype=np.float64)[:, None])
-        self.log_variance_, means = bins.curve()
-        self.mean_target_ = means[:, 0]
-        return self
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        # An activation's variance alone says little about most targets: that is the point of it.
-        tags.regressor_tags.poor_score = True
-        return tags
-
-
 class VarianceProbe(StreamingProbe):
     """What the variance of an activation says about its position: "variance".
 
@@ -172,7 +141,7 @@ class VarianceProbe(StreamingProbe):
       Where variances drift slowly along sequences, two curves are alike by chance more often: of
       simulated ones without a law 7% had an interval above 0.
     * mae, r2: position predicted from the activation's log variance alone, as by
-      `VarianceRegressor`.
+      `VarianceRegressor` (`probes.estimators`).
 
     For the control, each sequence's variances are permuted over positions.
 
@@ -183,7 +152,7 @@ class VarianceProbe(StreamingProbe):
 
     def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
         super().__init__(seed=seed, n_resamples=n_resamples)
-        self._bins = _LogVarianceBins()
+        self._bins = LogVarianceBins()
         self._curves: Float[np.ndarray, "control pos"] = np.zeros((2, 1))  # sums over sequences
 
     def _variance(self, activations: Tensor) -> PerActivation:
@@ -211,9 +180,9 @@ class VarianceProbe(StreamingProbe):
 
     def _score(self, activations: Tensor) -> None:
         variance, labels = self._variance(activations), self._labels(len(activations))
-        log_variance = _log(variance.numpy())
+        seen = log_variance(variance.numpy())
         predicted = np.stack(
-            [np.interp(log_variance, self._log_variance, mean) for mean in self._mean_position.T]
+            [np.interp(seen, self._log_variance, mean) for mean in self._mean_position.T]
         )
         error = torch.from_numpy(predicted) - labels
         self._errors.update(error, error)

@@ -24,6 +24,7 @@ ROOMS = {
     "probes": "",
     "probes.heads": "probes",
     "probes.codes": "probes",
+    "probes.estimators": "probes",
     "nope_interp": "",
     "nope_interp.models": "nope_interp",
     "nope_interp.tasks": "nope_interp",
@@ -55,7 +56,8 @@ ROOMS = {
     "experiments.papers": "nope_interp nope_interp.constructions nope_interp.interventions "
     "nope_interp.models "
     "nope_interp.positions nope_interp.pretrained nope_interp.tasks nope_interp.theory "
-    "nope_interp.training probes probes.heads .results .report .runs .variants .probing .heads",
+    "nope_interp.training probes probes.estimators probes.heads .results .report .runs .variants "
+    ".probing .heads",
     "experiments.comparison": "nope_interp nope_interp.models nope_interp.tasks probes "
     ".results .report .runs .variants .probing .codes .heads",
     "experiments.benchmark": "nope_interp nope_interp.constructions nope_interp.interventions "
@@ -66,7 +68,7 @@ ROOMS = {
     "experiments.cli": "nope_interp probes .results .variants .papers .sweeps .explore",
     "experiments": "nope_interp nope_interp.interventions nope_interp.models nope_interp.positions "
     "nope_interp.tasks .variants .probing .codes .heads",
-    "door of probes": "probes .heads .codes",
+    "door of probes": "probes .heads .codes .estimators",
     # Doors hand on what stands inside, and only when it is asked for. That of `nope_interp`, which
     # a user needs alone, also looks up.
     "door of experiments": "experiments .variants .heads .emergence .papers .comparison .sweeps",
@@ -235,6 +237,14 @@ def test_what_looks_for_an_extra_imports_none_of_it() -> None:
 
 def test_what_papers_claim_is_told_without_torch() -> None:
     code = "import sys, experiments.papers.listing; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
+def test_workers_import_no_scikit_learn() -> None:
+    """It takes most of a second, in every process that reads a model."""
+    rooms = "experiments.comparison.compare, experiments.heads.classify, experiments.sweeps.sweep"
+    code = f"import sys, {rooms}; print('sklearn' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
 

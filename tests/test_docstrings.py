@@ -211,7 +211,7 @@ def test_what_is_public_is_found(house: House) -> None:
     used = {
         ("nope_interp.streams", "stream"),  # imported
         ("experiments.results.interchange", "noising"),  # of an imported module
-        ("probes.regression", "RidgeRegressor"),  # behind a door
+        ("probes.estimators.ridge", "RidgeRegressor"),  # behind a door
         ("experiments.papers.reproduce", "reproduce"),  # named in a registry
         ("probes.streaming", "StreamingFit"),  # a base
     }

@@ -8,7 +8,8 @@ from sklearn.linear_model import LogisticRegression
 
 from probes import nonlinear
 from probes.errors import ProbeError
-from probes.nonlinear import TwoLayerClassifier, TwoLayerProbe
+from probes.estimators.two_layer import TwoLayerClassifier
+from probes.nonlinear import TwoLayerProbe
 from probes.regression import LinearProbe
 from probes.scores import SHUFFLED
 from tests.peak import Peak

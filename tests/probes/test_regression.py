@@ -14,8 +14,9 @@ from sklearn.preprocessing import StandardScaler
 
 from probes import moments
 from probes.errors import ProbeError, ProbeWarning
+from probes.estimators.ridge import RidgeRegressor
 from probes.moments import LinearMoments
-from probes.regression import LinearProbe, RidgeRegressor
+from probes.regression import LinearProbe
 from probes.scores import SHUFFLED
 from probes.similarity import SimilarityProbe
 from tests import typecheck

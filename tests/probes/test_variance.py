@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from probes.estimators.variance import VarianceRegressor
 from probes.scores import SHUFFLED
-from probes.variance import VarianceProbe, VarianceRegressor, activation_variance, variance_law
+from probes.variance import VarianceProbe, activation_variance, variance_law
 
 POSITIONS = torch.arange(1, 33)
 

@@ -19,7 +19,7 @@ from nope_interp.errors import UserError
 from nope_interp.models.clockwork import POWERS_OF_TWO, ClockworkConfig, ClockworkRNN
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import RotaryPositions
-from probes.regression import RidgeRegressor
+from probes.estimators.ridge import RidgeRegressor
 
 # A ladder as the clocks': each wavelength is twice the one before it, from the 2π that all rotary
 # ladders start at to the 101 that turns three times in a waveform's 320 steps.

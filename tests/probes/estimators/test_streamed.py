@@ -8,8 +8,9 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.linear_model import Ridge, SGDClassifier, SGDRegressor
 
 from probes.errors import ProbeError
-from probes.estimator import EstimatorProbe
-from probes.regression import LinearProbe, RidgeRegressor
+from probes.estimators.ridge import RidgeRegressor
+from probes.estimators.streamed import EstimatorProbe
+from probes.regression import LinearProbe
 
 POSITIONS = torch.arange(1, 17)
 

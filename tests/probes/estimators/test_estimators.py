@@ -2,9 +2,9 @@
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from probes.nonlinear import TwoLayerClassifier
-from probes.regression import RidgeRegressor
-from probes.variance import VarianceRegressor
+from probes.estimators.ridge import RidgeRegressor
+from probes.estimators.two_layer import TwoLayerClassifier
+from probes.estimators.variance import VarianceRegressor
 
 
 @parametrize_with_checks(
