@@ -13,6 +13,9 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.attention import listening
 from nope_interp.pretrained.t5_decoder import T5DecoderLM, bridge_t5_decoder
 
+# Families whose sines are in single precision whatever their weights are in.
+_ROTATED_IN_SINGLE = ("olmo", "olmo2", "olmo3")
+
 
 def wrap(model: Any) -> HookedModel:
     """A bridge around a Hugging Face causal language model, whose submodules are replaced in place.
@@ -107,10 +110,6 @@ def _drop_second_alibi(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> 
 def _unscaled(module: nn.Module, args: tuple[Tensor], factor: float) -> tuple[Tensor]:
     """Scores as GPT-2 has them without scaling; TransformerLens 4.3 divides them by `factor`."""
     return (args[0] * factor,)
-
-
-# Families whose sines are in single precision whatever their weights are in.
-_ROTATED_IN_SINGLE = ("olmo", "olmo2", "olmo3")
 
 
 def _as_weights(module: nn.Module, args: tuple[Tensor], weights: Tensor) -> tuple[Tensor]:
