@@ -48,11 +48,11 @@ class Training:
         """The settings that a user gave, NumPy's numbers too.
 
         Args:
-            hidden: as the attributes.
-            learning_rate: likewise.
-            passes: likewise.
-            batch_size: likewise.
-            seed: likewise.
+            hidden: width of the hidden layer.
+            learning_rate: Adam's.
+            passes: over the rows.
+            batch_size: rows in a step.
+            seed: of the weights and of the order of rows.
 
         Returns:
             The settings.

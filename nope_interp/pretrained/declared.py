@@ -49,7 +49,9 @@ _DENIED_BY_TRUE = ("nope", "use_nope", "no_rope", "no_pe", "no_pos_emb", "no_pos
 _NEGATIONS = frozenset({"disable", "disabled", "no", "remove", "skip", "without"})
 # Beside the word nope: in which layers, or how many of them.
 _OF_LAYERS = frozenset({"every", "is", "interval", "layer", "layers", "nope", "pattern"})
+# Which layers have them: all others have none.
 _ROTATED_LAYERS = ("rope_layers", "rotary_layers")
+# Words that stand in some configs for true and false.
 _QUOTED = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _DENIED_BY_NULL = ("rope_theta", "rope_parameters")
 # Encodings that can be switched off in a checkpoint which has none.
